@@ -180,6 +180,27 @@ class GlueTest(experiments.TestCase):
         self.assertEqual([line for line, _ in found[1:]], [f'{n}\t{one}' for n, one in enumerate(wanted)])
         self.assertEqual([details['class'] for _, details in found[1:]], [*names])
 
+    @parameterized.parameters(
+        ('sst2', 'sentence', ('key row', '', ' '), [7, 0, 0]),
+        ('qqp', 'question1\tquestion2', ('key row\tmask', 'key row\t', '\t'), [11, 7, 0]))
+    def test_an_empty_text_is_predicted_too(self, task, columns, texts, sizes):
+        """A submission has a line for each row; the tokens here are characters."""
+        _, data = self.data(self.trained(), task, **{'data.path': str(self.write(task))})
+        opened, seen = data.open(None), []
+
+        def outputs(snapshot, batches, names):
+            for batch in batches:
+                seen.extend(batch['segments'].sum(1)[batch['example_weights'] > 0].tolist())
+            return iter([{'logits': np.float32([0, 1])}] * len(seen))
+
+        answers = lambda *lines: [*classes.SubmittedClasses().answers(types.SimpleNamespace(data=opened), lines, 'test.tsv')]
+        with mock.patch.object(whole, 'outputs', outputs):
+            found = answers(f'id\t{columns}', *(f'{number}\t{text}' for number, text in enumerate(texts)), '')
+        self.assertEqual([line for line, _ in found[1:]], ['0\t1', '1\t1', '2\t1'])
+        self.assertEqual(seen, sizes)
+        with self.assertRaisesRegex(ValueError, 'is not what this run classifies'):
+            answers('key row\t')
+
 
 if __name__ == '__main__':
     absltest.main()

@@ -186,8 +186,14 @@ class UnlabelledTable(LabelledText, Protocol):
     """Labelled texts whose tables are also read without labels."""
 
     def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
-        """(index, line as `read_text` takes it) of each row of a table whose first line names the columns; None if it does not.
-        Raises ValueError, naming the line, for a row without them."""
+        """(index, line with its texts, which may be empty) of each row of a table whose first line names the columns; None if
+        it does not. Raises ValueError, naming the line, for a row without them."""
+
+    def read_orders(self, line: str, empty: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+        """As of `LabelledText`; `empty`: texts may be so."""
+
+    def cut(self, line: str, empty: bool = False) -> int:
+        """As of `LabelledText`; `empty`: texts may be so."""
 
     def submitted(self, name: str) -> str:
         """What stands for a class in the predictions for such a table: its name or its number."""

@@ -300,25 +300,24 @@ class OpenLabelled(examples.OpenExamples):
         """(ids, types), int32 [n], of 'text', or of 'text<TAB>second text' where the data has pairs; cut as in training."""
         return self.frame.fitted(*self._ids([self._texts(line)])[0], self.config.length)
 
-    def cut(self, line: str) -> int:
-        """The number of tokens that `read_text` leaves out of a line."""
-        first, second = self._ids([self._texts(line)])[0]
+    def cut(self, line: str, empty: bool = False) -> int:
+        """The number of tokens that `read_text` leaves out of a line; `empty` as in `read_orders`."""
+        first, second = self._ids([self._texts(line, empty)])[0]
         size = len(first) + (0 if second is None else len(second))
         return max(0, size - self.frame.room(self.config.length, second is not None))
 
-    def _texts(self, line: str) -> tuple[str, ...]:
-        """The texts of a line. Raises ValueError for another number of them."""
+    def _texts(self, line: str, empty: bool = False) -> tuple[str, ...]:
+        """The texts of a line. Raises ValueError for another number of them, and unless `empty` for empty ones."""
         texts = tuple(text.strip() for text in line.split('\t'))
-        if len(texts) not in self.counts or not all(texts):
+        if len(texts) not in self.counts or not (empty or all(texts)):
             two = 'two texts with a tab between them'
             expected = {(1,): 'a text without tabs', (2,): two}.get(self.counts, f'one text, or {two}')
             raise ValueError(f'{line[:60]!r} is not what this run classifies; expected {expected}.')
         return texts
 
-    def read_orders(self, line: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """`read_text` of a line, and with data.both of its two texts in the other order."""
-        framed = self.read_text(line)
-        return [framed, self.read_text('\t'.join(reversed(line.split('\t'))))] if self.config.both else [framed]
+    def read_orders(self, line: str, empty: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`read_text` of a line, and with data.both of its two texts in the other order; `empty`: texts may be so."""
+        return self._framed(*self._ids([self._texts(line, empty)])[0])
 
     def _framed(self, first: np.ndarray, second: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The rows of an example."""
@@ -327,8 +326,8 @@ class OpenLabelled(examples.OpenExamples):
 
     def unlabelled(self, lines: Sequence[str]) -> tuple[list[str], list[str]] | None:
         """(index, 'text' or 'text<TAB>second text') of each row of a table with tabs whose first line names `index`, `id` or
-        `idx` and the columns of the texts; data.quotes says whether fields may be quoted. None if it does not name them. Raises
-        ValueError, naming the line, for a row without them."""
+        `idx` and the columns of the texts, which may be empty; data.quotes says whether fields may be quoted. None if it does
+        not name them. Raises ValueError, naming the line, for a row without them."""
         last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
         lines = lines[:last]  # blank ones at the end are none
         table = Table(sources.Given.of('stdin.tsv', lines), 'true', self.config.quotes)
@@ -341,7 +340,7 @@ class OpenLabelled(examples.OpenExamples):
             return None
         rows = [table.split(line) for line in lines[1:]]
         for number, row in enumerate(rows, 2):
-            if len(row) <= max(index, *texts) or not all(row[column].strip() for column in texts):
+            if len(row) <= max(index, *texts):
                 raise ValueError(f'Line {number} is {lines[number - 1][:60]!r}, which lacks what line 1 names, '
                                  f'{lines[0][:60]!r}; correct the line.')
         flat = lambda text: text.strip().replace('\t', ' ')  # of a quoted field

@@ -99,8 +99,8 @@ def _logits(rows: Sequence[dict]) -> np.ndarray:
 
 class Submitted(TextClass):
     """Base of readers that also take a table without labels, such as the test.tsv of GLUE, and then give what its server takes:
-    lines of an index, a tab and the prediction. The header has `index`, `id` or `idx`, and the columns of the texts as in
-    training."""
+    a line for each row, also of an empty text, of an index, a tab and the prediction. The header has `index`, `id` or `idx`,
+    and the columns of the texts as in training."""
     contract = UnlabelledTable
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
@@ -111,7 +111,9 @@ class Submitted(TextClass):
             return
         indices, texts = table
         yield 'index\tprediction', {'columns': ['index', 'prediction']}
-        for index, (text, details) in zip(indices, super().answers(snapshot, texts, f'the texts of {name}')):
+        read = lambda data, names, line: ([TokenRow(framed) for framed in data.read_orders(line, empty=True)],
+                                          data.cut(line, empty=True))
+        for index, (text, details) in zip(indices, self.answered(snapshot, texts, f'the texts of {name}', read)):
             yield f'{index}\t{data.submitted(text.partition(chr(9))[0])}', {'index': index, **details}
 
 

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,15 @@ class WholeText(Reader):
 
     def answers(self, snapshot: Any, lines: Sequence[str], name: str) -> Iterator[tuple[str, dict]]:
         """As in `Reader`; reads all lines before the first answer."""
+        read = lambda data, names, line: self.read(data, names, line) if line.strip() else ([], None)
+        return self.answered(snapshot, lines, name, read)
+
+    def answered(self, snapshot: Any, lines: Sequence[str], name: str, read: Callable) -> Iterator[tuple[str, dict]]:
+        """`answers` to lines that `read` reads, in the place of the method of this name; to one without rows it is blank."""
         data, names, asked = self.data_of(snapshot), self.names(snapshot), []
         for number, line in enumerate(lines, 1):
             try:
-                asked.append(self.read(data, names, line) if line.strip() else ([], None))
+                asked.append(read(data, names, line))
             except ValueError as error:
                 raise ValueError(f'In {place(number, name)}: {error}') from None
         found = outputs(snapshot, token_batches(data, [row for rows, _ in asked for row in rows]), names)
