@@ -410,7 +410,10 @@ def _finder(tree: Tree):
             return name
         for key in (name, name.rpartition('/')[2]):
             if len(short.get(key, ())) == 1:
-                return next(iter(short[key]))
+                found = next(iter(short[key]))
+                # Where a folder is named, the file lies in it; the path may begin above the folder of the images.
+                if '/' not in name or f'/{name}'.endswith((f'/{found}', f'/{os.path.splitext(found)[0]}')):
+                    return found
         return ''
 
     return find

@@ -92,6 +92,17 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertEqual(opened.classes, ('8', '9', '10'))  # in the order of numbers
         self.assertEqual(self.labels(opened), {number: str(10 - number % 3) for number in range(12)})
 
+    def test_a_file_in_a_folder_is_that_of_this_folder(self):
+        self.write('a/1.png', 'a/b/2.png', '3.png', '4.png')
+        rows = 'file,label\na/1.png,cat\n2.png,dog\n/home/x/3.png,cat\nx/4,dog\n'
+        for name in ('a/b/2', 'x/a/b/2.png', 'x\\a\\b\\2'):
+            path = self.table('labels.csv', f'{rows}{name},dog\n')
+            self.assertEqual(self.labels(self.opened(path)), {0: 'cat', 1: 'dog', 2: 'cat', 3: 'dog'})
+        for name in ('missing/1.png', 'b/1.png', 'b/2.png', 'xa/1.png', 'missing/2'):
+            path = self.table('labels.csv', f'{rows}{name},cat\n')
+            with self.assertRaisesRegex(ValueError, f"labels.csv:6 names '{name}', which is none of the 4 images in "):
+                self.opened(path)
+
     def test_table_in_each_part(self):
         for part, rows in (('train', ROWS[:8]), ('test', ROWS[8:])):
             self.write(*(f'{part}/{name}' for name, _ in rows))
