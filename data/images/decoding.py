@@ -1,8 +1,8 @@
 """Image files: their form, from the header alone, and their pixels, upright and in 0..1.
 
 Pixels of other kinds become grey or colour: a palette its colours, CMYK and YCbCr and CIELAB RGB without colour profiles; what
-is transparent becomes white; 16 bits of grey keep their precision, of colour the upper 8 are read, as Pillow does. Of several
-pictures in a file the first is read.
+is transparent becomes white; 16 bits of grey keep their precision, of a colour, or of grey with alpha, the upper 8 are read, as
+Pillow does. Of several pictures in a file the first is read.
 """
 
 import contextlib
@@ -195,7 +195,7 @@ def _explained(name: str, file: str | BinaryIO | np.ndarray):
 def _why(file: str | BinaryIO | np.ndarray) -> str:
     """What is wrong with a file that cannot be decoded, and what to do."""
     if isinstance(file, np.ndarray):
-        return 'its pixels are of no known kind; give uint8 or uint16'
+        return f'it is an array of {file.dtype} {list(file.shape)}; give uint8 with 1 to 4 channels, or uint16 with 1'
     with open(file, 'rb') if isinstance(file, str) else contextlib.nullcontext(file) as opened:
         opened.seek(0)
         head = opened.read(512)

@@ -225,6 +225,19 @@ class DecodingTest(parameterized.TestCase):
                 refused += 1
         self.assertBetween(refused, 10, len(still))
 
+    def test_arrays(self):
+        for channels in ((), (1,), (2,), (3,), (4,)):
+            array = np.full((4, 6, *channels), 255, np.uint8)
+            np.testing.assert_array_equal(decoding.decode(array, 'it', Format(4, 6, 3, resized=False)), np.ones((4, 6, 3)))
+        found = decoding.decode(DEEP[..., None], 'it', Format(4, 6, 1, resized=False))
+        np.testing.assert_allclose(found[..., 0], DEEP / 65535, atol=1e-7)
+        for dtype, shape in ((np.uint16, [4, 6, 3]), (np.int64, [4, 6, 1]), (np.uint8, [4, 6, 5])):
+            message = re.escape(f'it cannot be decoded as an image: it is an array of {np.dtype(dtype)} {shape}; give uint8 '
+                                'with 1 to 4 channels, or uint16 with 1.')
+            for function in decoding.decode, decoding.form_of:
+                with self.assertRaisesRegex(ValueError, f'^{message}$'):
+                    function(np.zeros(shape, dtype), 'it', Format(4, 6, 3, resized=False))
+
     def test_of_what_is_no_file_it_says_what_it_is(self):
         for path, kind, message in ((self.folder, ValueError, 'is a folder; expected an image file'),
                                     (self.folder / 'x.png', FileNotFoundError, 'does not exist; expected an image file')):
