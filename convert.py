@@ -212,7 +212,9 @@ def json_of(path):
 
 
 def shapes_of(family, model, config):
-    """The shapes of what a model is applied to."""
+    """The shapes of what a model is applied to. Raises ValueError for images that theirs cannot take."""
+    if wrong := family in OF_IMAGES and family.check(model, image_of(config)[1:3]):
+        raise ValueError(f'{wrong}.')
     inputs = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in family.inputs(config).items()}
     return variables(*jax.eval_shape(lambda inputs: initialised(model, inputs, jax.random.key(0)), inputs))
 
@@ -369,6 +371,8 @@ def fitted(folder, family, theirs, run, found):
 def folder_of(snapshot, new, kind=None):
     """Writes a run as a folder for from_pretrained; returns the report to print."""
     family, snapshot, formed = expressed(snapshot, kind)
+    if wrong := family in OF_IMAGES and family.check(snapshot.model, snapshot.data.shapes['image'][0][1:3]):
+        raise ValueError(f'{wrong}, or write the run as it is with --to_safetensors=FILE.')
     special = None if family in OF_IMAGES else special_of(snapshot, family)
     more = (special.ids() if special else {}) | family.config(snapshot.model) | told_of(snapshot)
     kind = next(iter(jax.tree.leaves(snapshot.params))).dtype

@@ -12,6 +12,7 @@ from configs import base
 from tests import experiments, recorded
 from tests.recorded import convert
 from training import mesh
+from training import run as runs
 
 WITHOUT_BIASES = {'train.steps': 1, 'model.last_dropout': 0.2} | {
     f'model.{name}': x for name, x in base.NO_BIASES.items()}
@@ -178,6 +179,36 @@ class RunsTest(recorded.TestCase):
         self.assertIn(architecture, said)
         self.assertIn('with positions as a table', said)
         self.assert_same_logits(out, workdir, image=np.random.default_rng(0).normal(size=(2, 8, 8, 1)).astype(np.float32))
+
+
+class ImagesTest(recorded.TestCase):
+    """What models there cannot do with images of some sizes, without training."""
+
+    def snapshot(self, height, width, model, task='vit.tasks.classification:Classification'):
+        config = experiments.changed(experiments.tiny_images(), **{
+            'data.size': height, 'data.width': width, 'data.channels': 3, 'model': model, 'task': base.part(task)})
+        run = runs.build(config, mesh.make(1, 1, 1), None)
+        return runs.Snapshot(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.shapes.params), 0)
+
+    def assert_written(self, architecture, snapshot, family=None):
+        out = self.folder / architecture
+        self.assertIn(architecture, convert.folder_of(snapshot, out, family))
+        _, params = convert.from_hf(out)
+        self.assertEqual(jax.tree.map(np.shape, params), jax.tree.map(np.shape, snapshot.params))
+
+    def assert_not_written(self, message, snapshot, family=None):
+        with self.assertRaisesRegex(ValueError, f'{message}, or write the run as it is with --to_safetensors=FILE.$'):
+            convert.folder_of(snapshot, self.folder / 'out', family)
+        self.assertFalse((self.folder / 'out').exists())
+
+    def test_a_swin_with_a_stage_smaller_than_its_windows(self):
+        swin = lambda size: base.part('vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', stages=base.stages(
+            layers=(2, 2), widths=(8, 16), heads=(2, 4), positions='SwinBias()',
+            partition=f'AlternatePartition(Windows(size={size}), Windows(size={size}, shift={size // 2}))'))
+        self.assert_written('SwinForImageClassification', self.snapshot(16, 16, swin(4)))
+        self.assert_not_written(
+            'stage 1 form a grid of 4x4, smaller than the windows of 7x7, .*; give larger images, or windows of at most 4',
+            self.snapshot(16, 16, swin(7)))
 
 
 if __name__ == '__main__':

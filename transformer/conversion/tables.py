@@ -146,6 +146,7 @@ class Family:
       rows: the table of weights.
       inputs: config -> {name: (shape, dtype)} with which our model can be initialised.
       limits: our model -> {their name of an input: exclusive upper bound of its integers, None for floats}.
+      check: our model, (height, width) -> what keeps theirs from taking such images, and what to do; '' if nothing does.
       derived: (model, inputs, start) -> inputs, with those that theirs derives by itself; start: the first decoder input.
       outputs: {our output: its name there}, where it differs from that in convert.py.
       layouts: {our output: the pattern of `einops.rearrange` from ours to theirs}, where the axes differ.
@@ -163,6 +164,7 @@ class Family:
     rows: tuple
     inputs: Callable
     limits: Callable
+    check: Callable = lambda model, sides: ''
     fixed: tuple = ()
     free: tuple = ()
     others: tuple = ()

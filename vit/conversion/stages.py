@@ -56,8 +56,7 @@ def of_stages(read: Callable, write: Callable, *, each: int = 1, **usual: Any) -
             **write(first))
 
     def nearest(model):
-        # For images so large that no stage is too small for its windows.
-        found = made(written(model) | {'image_size': 1 << 20})['stages']
+        found = made(written(model))['stages']
         return {'stages': {name: dataclasses.replace(blocks, **{one: getattr(model['stages'][name], one) for one in _FREE})
                            for name, blocks in found.items()}}
 

@@ -9,29 +9,27 @@ from transformer.conversion.common import ACTIVATIONS, attention, bare, dense, n
 from transformer.conversion.fields import Field, Fields, dropouts
 from transformer.conversion.tables import Family, Row
 from transformer.layers.norm import LayerNorm
-from vit.conversion.stages import of_stages, shifted
+from vit.conversion.stages import of_stages, shifted, windows_of
 from vit.conversion.vit import CLASSES, image_of, pixels
 from vit.layers.stages import PatchMerging
 from vit.layers.windows import Windows
+from vit.models.hierarchical import Hierarchical
 
 
-def require_whole_windows(grid: tuple[int, int], stages: int, size: int) -> None:
-    """Raises ValueError where the grid of a stage is smaller than a window, in which transformers cannot be called."""
-    for i in range(stages):
+def _check(model: Hierarchical, sides: tuple[int, int]) -> str:
+    size = windows_of(model.in_order['stage_0'].partition).size
+    for i, grid in enumerate(model.grids(sides).values()):
         if min(grid) < size:
-            raise ValueError(f'The patches of stage {i} form a grid of {grid[0]}x{grid[1]}, smaller than the windows of {size}x'
-                             f'{size}, with which SwinModel of transformers cannot be called; give larger images, or windows '
-                             f'of at most {min(grid)}.')
-        grid = -(-grid[0] // 2), -(-grid[1] // 2)
+            return (f'The patches of stage {i} form a grid of {grid[0]}x{grid[1]}, smaller than the windows of {size}x{size}, '
+                    'with which SwinModel of transformers cannot be called; give larger images, or windows of at most '
+                    f'{min(grid)}')
+    return ''
 
 
 def _read(config, given):
     if given['hidden_act'] not in ACTIVATIONS:
         raise ValueError(f'config.json has hidden_act={given["hidden_act"]!r}, which is not supported; expected one of '
                          f'{", ".join(map(repr, ACTIVATIONS))}.')
-    _, height, width, _ = image_of(config)
-    patch = config.get('patch_size', 4)
-    require_whole_windows((-(-height // patch), -(-width // patch)), len(given['depths']), given['window_size'])
     return {'partition': shifted(Windows(size=given['window_size'])), 'positions': SwinBias(),
             'norm': LayerNorm(given['layer_norm_eps']), 'activation': ACTIVATIONS[given['hidden_act']]}
 
@@ -93,6 +91,7 @@ _SWIN = Family(
         *norm('norm', 'swin.layernorm')),
     inputs=lambda config: {'image': (image_of(config), 'float32')},
     limits=lambda model: {'pixel_values': None},
+    check=_check,
     derived=pixels)
 
 SWIN = (
