@@ -14,6 +14,7 @@ from tests import experiments
 from training import mesh as meshes
 from training import run as runs
 from training import workdir
+from training.report import flops
 from training.report.scaling import Surface
 from training.report.sweeps import Estimate
 
@@ -97,16 +98,27 @@ class ScalingTest(experiments.TestCase):
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
 
-    def test_a_run_is_measured_by_the_rows_that_it_has_read(self):
+    def measured(self, **changes):
+        """The row and the config of a run of two steps of 8 rows of 120 bytes, which need not be trained for it."""
         config = experiments.changed(scaling.get_config(), **{
-            'data.path': str(self.text), 'data.batch_size': 8, 'data.length': 96, 'train.steps': 2})
+            'data.path': str(self.text), 'data.batch_size': 8, 'data.length': 120, 'train.steps': 2} | changes)
         workdir.save_config(self.folder, config)
         runs.build(config, meshes.make(1)).data.save(self.folder)
         (self.folder / 'metrics.jsonl').write_text('{"step": 2, "split": "valid", "loss": 2.5}\n')
-        (self.folder / 'timing.jsonl').write_text('{"step": 2, "step_ms": 10.0, "flops_per_s": 1e9}\n')
-        row = scaling.measure(self.folder)['']
-        self.assertEqual(row['D'], 2 * 8 * 96)
-        self.assertEqual(row['loss'], 2.5)
+        return scaling.measure(self.folder)[''], config
+
+    @parameterized.parameters({}, {'model.attention': "Softmax(implementation='blockwise')"}, {'model.remat': 'full'},
+                              {'train.dispatch': 2})
+    def test_a_run_is_measured_by_the_rows_that_it_has_read_and_by_no_kernel(self, **changes):
+        row, _ = self.measured(**changes)
+        self.assertEqual((row['D'], row['loss']), (2 * 8 * 120, 2.5))
+        products = 12 * 2 * 32**2 + 257 * 32 + 2 * 2 * 120 * 32  # of weights, and with keys and values, for each byte
+        self.assertEqual(row['C'], 6 * row['D'] * products)
+
+    def test_operations_of_a_mechanism_without_kernels(self):
+        row, config = self.measured(**{'model.attention': 'Linear()'})
+        run = runs.build(config, meshes.make(1))
+        self.assertEqual(row['C'], 2 * flops.count_jaxpr(run.trace(run.longest).jaxpr))
 
     @pytest.mark.slow
     def test_from_text_to_the_table(self):
@@ -126,7 +138,7 @@ class ScalingTest(experiments.TestCase):
             self.assertEqual(row['N'] - row['N of blocks'], scaling.VOCABULARY * width)
             self.assertEqual(row['D'], 2 * 8 * 128)
             self.assertAlmostEqual(row['N of blocks'] / (12 * layers * width ** 2), 1.0, delta=0.02)  # and norms
-            self.assertAlmostEqual(row['C'] / (2 * 2 * scaling.cost(layers, width)), 1.0, delta=0.1)  # norms, softmax, updates
+            self.assertEqual(row['C'], 2 * 2 * scaling.cost(layers, width))
             self.assertEqual(row['loss'], experiments.rows(self.folder / 'runs' / name, 'valid')[-1]['loss'])
 
 
