@@ -184,7 +184,7 @@ def train(config, workdir):
                              seconds_left=(config.train.steps - step) * speed['step_ms'] / 1e3)
                 logged, units, flops = step, 0, 0
                 rows.append(numbers | {'step': step})
-                if not remark and (remark := run.task.remark(rows, run.data)):
+                if not remark and (remark := run.task.remark(rows, run.data, config.train.steps)):
                     out.note(remark)
 
             due = [n for n, e in config.evals.items() if last or (e.every_steps and step % e.every_steps == 0)]

@@ -404,8 +404,8 @@ class ResumeTest(experiments.TestCase):
             code, out = experiments.train(self.config(**{
                 'train.steps': 4, 'checkpoint.every_steps': 1, 'checkpoint.keep': 4, 'checkpoint.best': 'valid/loss',
                 'evals.valid.every_steps': 1, 'profile.steps': '1:1', 'mesh.fsdp': 1}), workdir)
-        _, rows, _ = remark.call_args.args
-        self.assertEqual([row['step'] for row in rows], [2, 4])  # also those before the resumption
+        _, rows, _, steps = remark.call_args.args
+        self.assertEqual(([row['step'] for row in rows], steps), ([2, 4], 4))  # also those before the resumption
         self.assertEqual(code, 0, out)
         self.assertIn('resumed from step 2', out)
         self.assertEqual([row['step'] for row in experiments.rows(workdir, 'valid')], [2, 3, 4])

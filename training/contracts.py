@@ -220,11 +220,12 @@ class Task(Protocol):
     def derived(self, averages: Mapping[str, float], facts: Mapping[str, Any]) -> Mapping[str, float]:
         """Further numbers from the averages over a split and its facts."""
 
-    def remark(self, rows: Sequence[Mapping[str, float]], data: Opened) -> str:
+    def remark(self, rows: Sequence[Mapping[str, float]], data: Opened, steps: int) -> str:
         """A sentence that tells the user what is wrong with how training goes, '' for nothing; it is told once.
 
         Args:
           rows: those of the training log so far, with 'step', the terms and 'learning_rate'.
+          steps: train.steps.
         """
 
 

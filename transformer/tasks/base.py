@@ -56,8 +56,9 @@ class Task(abc.ABC):
         """Further numbers from the averages over a split and its facts (bytes, tokens, ...)."""
         return {}
 
-    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        """A sentence that tells the user what is wrong with how training goes, from the rows of its log; '' for nothing."""
+    def remark(self, rows: Sequence[Mapping], data: Any, steps: int) -> str:
+        """A sentence that tells the user what is wrong with how training goes, from the rows of its log and the number of its
+        steps in all; '' for nothing."""
         return ''
 
 

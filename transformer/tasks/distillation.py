@@ -90,8 +90,8 @@ class Distillation(_Distilled):
             found['cosine'] = (there * (1 - _cosine(wide(h), wide(other)))).sum(), there.sum()
         return found
 
-    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'masked', data.plateau)
+    def remark(self, rows: Sequence[Mapping], data: Any, steps: int) -> str:
+        return stuck(rows, 'masked', data.plateau, steps)
 
 
 @dataclasses.dataclass(frozen=True)

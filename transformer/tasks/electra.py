@@ -79,8 +79,8 @@ class ReplacedTokens(Task):
         share = lambda of: averages['rightly_replaced'] / averages[of] if averages[of] else math.nan
         return {'precision': share('said_replaced'), 'recall': share('replaced')}
 
-    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'generator', data.plateau)
+    def remark(self, rows: Sequence[Mapping], data: Any, steps: int) -> str:
+        return stuck(rows, 'generator', data.plateau, steps)
 
 
 def placed(ids: jax.Array, places: jax.Array, tokens: jax.Array, weights: jax.Array) -> jax.Array:

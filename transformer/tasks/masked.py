@@ -15,17 +15,20 @@ _ABOUT = 0.97  # of the plateau: a loss above it is no better
 _ROWS = 3  # of the log that are all above it
 
 
-def stuck(rows: Sequence[Mapping], term: str, plateau: float) -> str:
+def stuck(rows: Sequence[Mapping], term: str, plateau: float, steps: int) -> str:
     """What helps if the loss `term` of masked words stays at the plateau that a masked language model has to leave, that of a
-    model which knows how frequent words are and copies those that it sees; '' if it does not."""
+    model which knows how frequent words are and copies those that it sees; '' if it does not, or may still leave it."""
     warm = max(row['learning_rate'] for row in rows) * 0.99
     begun = next(row['step'] for row in rows if row['learning_rate'] >= warm)
-    latest = rows[-_ROWS:]
-    if rows[-1]['step'] - begun < _PATIENCE or not all(row[term] > _ABOUT * plateau for row in latest):
+    latest, step = rows[-_ROWS:], rows[-1]['step']
+    short = step - begun < _PATIENCE
+    ended = step == steps and latest[0]['step'] >= begun and len(latest) == _ROWS
+    if (short and not ended) or not all(row[term] > _ABOUT * plateau for row in latest):
         return ''
-    return (f'CAUTION: after {rows[-1]["step"]:,} steps the loss of masked words is {rows[-1][term]:.2f}, no better than '
-            f'{plateau:.2f}, that of a model which knows only how frequent words are. Usually a lower optimizer.learning_rate '
-            "or a longer warm-up helps, on small texts model.positions='Rotary()', in deep models model.residual='PreNorm()', "
+    return (f'CAUTION: after {step:,} steps the loss of masked words is {rows[-1][term]:.2f}, no better than '
+            f'{plateau:.2f}, that of a model which knows only how frequent words are. Usually '
+            f'{"more train.steps, " if short else ""}a lower optimizer.learning_rate or a longer warm-up helps, '
+            "on small texts model.positions='Rotary()', in deep models model.residual='PreNorm()', "
             'or a larger data.batch_size; python -m data.show shows whether the tokenizer and the noise are as they should be.')
 
 
@@ -47,8 +50,8 @@ class MaskedTokens(Prediction):
             logits = jnp.take_along_axis(logits, batch['masked'][..., None], 1)
         return self.predictions(logits, batch['targets'], batch['weights'])
 
-    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, next(iter(self.coefficients)), data.plateau)
+    def remark(self, rows: Sequence[Mapping], data: Any, steps: int) -> str:
+        return stuck(rows, next(iter(self.coefficients)), data.plateau, steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +85,8 @@ class SpanPretraining(Task):
         return {'masked': masked['loss'], 'boundary': boundary['loss'], 'accuracy': masked['accuracy'],
                 'boundary_accuracy': boundary['accuracy']}
 
-    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'masked', data.plateau)
+    def remark(self, rows: Sequence[Mapping], data: Any, steps: int) -> str:
+        return stuck(rows, 'masked', data.plateau, steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,5 +118,5 @@ class BertPretraining(Task):
         return {'masked': masked['loss'], 'pairs': pairs['loss'], 'accuracy': masked['accuracy'],
                 'pairs_accuracy': pairs['accuracy']}
 
-    def remark(self, rows: Sequence[Mapping], data: Any) -> str:
-        return stuck(rows, 'masked', data.plateau)
+    def remark(self, rows: Sequence[Mapping], data: Any, steps: int) -> str:
+        return stuck(rows, 'masked', data.plateau, steps)

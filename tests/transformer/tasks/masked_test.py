@@ -96,7 +96,7 @@ class StuckTest(parameterized.TestCase):
         for task, term in ((MaskedTokens(), 'loss'), (MaskedTokens(label_smoothing=0.1), 'cross_entropy'),
                            (BertPretraining(), 'masked'), (SpanPretraining(), 'masked'), (ReplacedTokens(), 'generator'),
                            (Distillation(), 'masked')):
-            remark = task.remark(self.rows(losses, term=term), self.DATA)
+            remark = task.remark(self.rows(losses, term=term), self.DATA, 10_000)
             self.assertEqual(bool(remark), told, task)
             if told:
                 self.assertRegex(remark, rf'^CAUTION: after 1,\d00 steps .* is {losses[-1]:.2f}, no better than 6.00, .* lower '
@@ -105,13 +105,23 @@ class StuckTest(parameterized.TestCase):
     def test_the_warm_up_does_not_count(self):
         rates = [*np.arange(1, 21) / 20, *[0.9] * 10]
         for count, told in ((20, False), (29, False), (30, True)):
-            remark = MaskedTokens().remark(self.rows([6.0] * count, rates[:count]), self.DATA)
+            remark = MaskedTokens().remark(self.rows([6.0] * count, rates[:count]), self.DATA, 10_000)
             self.assertEqual(bool(remark), told, count)
+
+    def test_is_told_at_the_end_of_a_shorter_run(self):
+        """Where more steps help too, and not before: until then the loss may leave the plateau."""
+        for losses, steps, told in (([7.0, 6.1, 5.9], 300, True), ([7.0, 6.1, 5.9], 400, False), ([7.0, 6.1, 5.7], 300, False),
+                                    ([6.0] * 9, 900, True), ([7.0, 6.1], 200, False)):
+            remark = MaskedTokens().remark(self.rows(losses), self.DATA, steps)
+            self.assertEqual('Usually more train.steps, a lower optimizer.learning_rate' in remark, told, losses)
+        self.assertNotIn('more train.steps', MaskedTokens().remark(self.rows([6.0] * 11), self.DATA, 1100))
+        rates = [*np.arange(1, 21) / 20, 0.9]
+        self.assertEqual(MaskedTokens().remark(self.rows([6.0] * 21, rates), self.DATA, 2100), '')
 
     def test_data_that_do_not_know_it(self):
         data = types.SimpleNamespace(plateau=float('nan'))
-        self.assertEqual(MaskedTokens().remark(self.rows([6.0] * 30), data), '')
-        self.assertEqual(NextSentencePrediction().remark(self.rows([6.0] * 30), self.DATA), '')
+        self.assertEqual(MaskedTokens().remark(self.rows([6.0] * 30), data, 3000), '')
+        self.assertEqual(NextSentencePrediction().remark(self.rows([6.0] * 30), self.DATA, 3000), '')
 
 
 if __name__ == '__main__':
