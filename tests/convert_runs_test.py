@@ -1,5 +1,6 @@
 """convert.py on runs trained here: to Hugging Face, and to one file."""
 
+import dataclasses
 import json
 
 import jax
@@ -209,6 +210,17 @@ class ImagesTest(recorded.TestCase):
         self.assert_not_written(
             'stage 1 form a grid of 4x4, smaller than the windows of 7x7, .*; give larger images, or windows of at most 4',
             self.snapshot(16, 16, swin(7)))
+
+    def test_a_mae_on_images_that_are_not_square(self):
+        """The encoder alone takes them."""
+        stack = dict(layers=1, heads=2, width=8, positions='Learned(frozen=True)')
+        mae = base.part('vit.models.mae:Mae', patch=2, encoder=stack, decoder=stack)
+        whole = self.snapshot(4, 8, mae, 'vit.tasks.reconstruction:Reconstruction')
+        self.assert_not_written('ViTMAEForPreTraining of transformers is made for square images, not for 4x8; give square '
+                                'images', whole)
+        run = dataclasses.replace(whole.run, model=whole.model.clone(decodes=False))
+        self.assert_written('ViTMAEModel', dataclasses.replace(whole, run=run, params={'encoder': whole.params['encoder']}))
+        self.assert_written('ViTMAEForPreTraining', self.snapshot(4, 4, mae, 'vit.tasks.reconstruction:Reconstruction'))
 
 
 if __name__ == '__main__':

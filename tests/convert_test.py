@@ -448,6 +448,7 @@ class FolderTest(recorded.TestCase):
         ('dinov2', {'num_register_tokens': 4}, r'register_tokens \[1, 4, 16\] +\| \S*register_tokens \[1, 3, 16\]'),
         ('deit_model', {'pooler_output_size': 8}, 'pooler_output_size=8, which is not supported; expected 16'),
         ('vit_mae', {'mask_ratio': 1.0}, r'mask_ratio is 1.0; expected a share in \[0, 1\)'),
+        ('vit_mae', {'image_size': [4, 36]}, r'made for square images, not for 4x36; give square images\.'),
         ('vit_mae', {'mask_ratio': 0.9}, 'mask_ratio=0.9 keeps none of 9 patches'),
         ('resnet', {'layer_type': 'wide'}, "layer_type='wide' and downsample_in_bottleneck=True, which is not supported"),
         ('resnet', {'hidden_sizes': 16}, r'hidden_sizes=16, which is not supported; expected a list such as \[256'),

@@ -2,7 +2,7 @@
 explains how tables are read."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformer.conversion.common import ABSOLUTE, ACTIVATIONS, attention, bare, dense, norm
@@ -24,6 +24,16 @@ def image_of(config: Mapping) -> tuple[int, int, int, int]:
 def pixels(model: Any, inputs: Mapping, start: int) -> dict:
     """Transposes their images, [B, channels, height, width], to ours."""
     return inputs | {'image': inputs['image'].transpose(0, 2, 3, 1)}
+
+
+def squares(architecture: str) -> Callable:
+    """The `check` of a family of transformers for square images alone."""
+    def check(model: Any, sides: tuple[int, int]) -> str:
+        height, width = sides
+        return '' if height == width else (
+            f'{architecture} of transformers is made for square images, not for {height}x{width}; give square images')
+
+    return check
 
 
 _VIT = Family(

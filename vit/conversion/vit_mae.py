@@ -7,7 +7,7 @@ from transformer.conversion.common import ACTIVATIONS, STACKS, attention, bare, 
 from transformer.conversion.fields import Field, Fields, at, dropouts, inner
 from transformer.conversion.forms import Biases, Heads, Table
 from transformer.conversion.tables import Family, Row
-from vit.conversion.vit import image_of, pixels
+from vit.conversion.vit import image_of, pixels, squares
 
 _BOTH = lambda field: ' '.join(f'{front}{field}' for front in STACKS)
 
@@ -85,6 +85,6 @@ _MAE = Family(
     forms=(Heads(STACKS), Biases(STACKS, projections=False), Table((('encoder.', ''), ('decoder.', '')))))
 
 VIT_MAE = (
-    _MAE,
+    dataclasses.replace(_MAE, check=squares(_MAE.architecture)),
     bare(dataclasses.replace(_MAE, architecture='ViTMAEModel', use='hidden', implied={'decodes': False}, rows=_ENCODER,
                              outputs={'mask': 'mask', 'restore': 'ids_restore', 'pooled': ''})))
