@@ -222,6 +222,14 @@ class ImagesTest(recorded.TestCase):
         self.assert_written('ViTMAEModel', dataclasses.replace(whole, run=run, params={'encoder': whole.params['encoder']}))
         self.assert_written('ViTMAEForPreTraining', self.snapshot(4, 4, mae, 'vit.tasks.reconstruction:Reconstruction'))
 
+    def test_a_vit_with_registers_on_images_that_are_not_square(self):
+        """transformers would take 1x4 patches for 2x2."""
+        vit = base.part('vit.models.vit:Vit', patch=2, layers=1, heads=2, width=8, pool='both', registers=2,
+                        residual='LayerScale()')
+        self.assert_not_written('Dinov2WithRegistersModel of transformers is made for square images, not for 2x8; give square '
+                                'images', self.snapshot(2, 8, vit))
+        self.assert_written('Dinov2WithRegistersForImageClassification', self.snapshot(4, 4, vit))
+
 
 if __name__ == '__main__':
     absltest.main()

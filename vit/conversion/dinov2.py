@@ -14,7 +14,7 @@ from transformer.conversion.tables import Family, Row
 from transformer.layers.activations import Silu
 from transformer.layers.feed_forward import Gated, Mlp
 from transformer.layers.residual import LayerScale
-from vit.conversion.vit import CLASSES, image_of, pixels
+from vit.conversion.vit import CLASSES, image_of, pixels, squares
 
 _RATIOS = range(1, 65)  # mlp_ratio is a whole number
 
@@ -115,6 +115,8 @@ def _family(gated):
             *norm('norm', 'dinov2_with_registers.layernorm')),
         inputs=lambda config: {'image': (image_of(config), 'float32')},
         limits=lambda model: {'pixel_values': None},
+        # It resizes its table at every call, from a square, unless images are square and of the size of the table.
+        check=squares('Dinov2WithRegistersModel'),
         derived=pixels,
         prepared=lambda config, weights: {'use_swiglu_ffn': gated} | config,
         forms=(Heads(), Biases(projections=False), Table((('', ''),))))
