@@ -192,7 +192,7 @@ class ImagesTest(recorded.TestCase):
         return runs.Snapshot(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.shapes.params), 0)
 
     def assert_written(self, architecture, snapshot, family=None):
-        out = self.folder / architecture
+        out = self.folder / f'written_{len([*self.folder.iterdir()])}'
         self.assertIn(architecture, convert.folder_of(snapshot, out, family))
         _, params = convert.from_hf(out)
         self.assertEqual(jax.tree.map(np.shape, params), jax.tree.map(np.shape, snapshot.params))
@@ -202,14 +202,25 @@ class ImagesTest(recorded.TestCase):
             convert.folder_of(snapshot, self.folder / 'out', family)
         self.assertFalse((self.folder / 'out').exists())
 
-    def test_a_swin_with_a_stage_smaller_than_its_windows(self):
-        swin = lambda size: base.part('vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', stages=base.stages(
+    def swin(self, size, more='', **fields):
+        """A Swin with windows of this size, and `more` arguments of theirs."""
+        return base.part('vit.models.hierarchical:Hierarchical', stem='Patches(size=2)', stages=base.stages(
             layers=(2, 2), widths=(8, 16), heads=(2, 4), positions='SwinBias()',
-            partition=f'AlternatePartition(Windows(size={size}), Windows(size={size}, shift={size // 2}))'))
-        self.assert_written('SwinForImageClassification', self.snapshot(16, 16, swin(4)))
+            partition=f'AlternatePartition(Windows({size}{more}), Windows({size}, {size // 2}{more}))'), **fields)
+
+    def test_a_swin_with_a_stage_smaller_than_its_windows(self):
+        self.assert_written('SwinForImageClassification', self.snapshot(16, 16, self.swin(4)))
         self.assert_not_written(
             'stage 1 form a grid of 4x4, smaller than the windows of 7x7, .*; give larger images, or windows of at most 4',
-            self.snapshot(16, 16, swin(7)))
+            self.snapshot(16, 16, self.swin(7)))
+
+    def test_a_swin_with_a_table_of_positions_for_patches_beyond_the_image(self):
+        """There it has none for the patches in which the image ends."""
+        self.assert_written('SwinForImageClassification', self.snapshot(9, 12, self.swin(2)))
+        self.assert_written('SwinForImageClassification', self.snapshot(8, 12, self.swin(2, positions='Learned()')))
+        self.assert_not_written(
+            'SwinModel of transformers has positions for whole patches alone, and images of 9x12 end within one of 2x2; give '
+            'images of whole patches, or leave out model.positions', self.snapshot(9, 12, self.swin(2, positions='Learned()')))
 
     def test_a_mae_on_images_that_are_not_square(self):
         """The encoder alone takes them."""

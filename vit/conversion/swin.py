@@ -23,6 +23,10 @@ def _check(model: Hierarchical, sides: tuple[int, int]) -> str:
             return (f'The patches of stage {i} form a grid of {grid[0]}x{grid[1]}, smaller than the windows of {size}x{size}, '
                     'with which SwinModel of transformers cannot be called; give larger images, or windows of at most '
                     f'{min(grid)}')
+    (height, width), patch = sides, model.stem.size
+    if isinstance(model.positions, Learned) and (height % patch or width % patch):
+        return (f'SwinModel of transformers has positions for whole patches alone, and images of {height}x{width} end within '
+                f'one of {patch}x{patch}; give images of whole patches, or leave out model.positions')
     return ''
 
 
