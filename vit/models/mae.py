@@ -115,10 +115,10 @@ class Mae(nn.Module):
             raise ValueError('model.normalize=True needs the variance within a patch, and a patch of one pixel has none; '
                              'choose a larger model.patch, or leave it out.')
         keep = self._keep(count)
-        if noise is None and (seed is not None or key is not None):
+        if seed is not None or key is not None:  # of a task, which learns or measures what is masked
             if keep == count:
                 raise ValueError(f'model.mask_ratio={self.mask_ratio} masks none of {count} patches; raise it.')
-            noise = _noise(seed, key, cut.shape[:2])
+            noise = _noise(seed, key, cut.shape[:2]) if noise is None else noise
         if noise is None and self.is_initializing():
             noise = jnp.zeros(cut.shape[:2])  # which makes the parameters of the decoder
         if noise is not None and noise.shape != cut.shape[:2]:

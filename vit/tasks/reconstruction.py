@@ -26,7 +26,7 @@ class Reconstruction(Task):
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         batch = real(batch)
         given = self.inputs(batch)
-        if not train and 'noise' not in given:
+        if not train:
             given['seed'] = seeds(batch['image'])
         return self.terms(forward(**given, key=key if train else None), batch)
 

@@ -50,6 +50,12 @@ class ReconstructionTest(parameterized.TestCase):
         trained = loss({'image': IMAGES, 'noise': NOISE}, key=jax.random.key(0), train=True)  # rather than what a key draws
         self.assertAlmostEqual(float(trained[0]), found[0], places=5)
 
+    def test_a_model_that_masks_nothing_is_refused_whatever_the_batch_brings(self):
+        for batch in ({'image': IMAGES}, {'image': IMAGES, 'noise': NOISE}):
+            for given in (dict(key=None, train=False), dict(key=jax.random.key(0), train=True)):
+                with self.assertRaisesRegex(ValueError, 'model.mask_ratio=0.0 masks none of 8 patches; raise it'):
+                    loss(batch, changed(SMALL, mask_ratio=0.0), **given)
+
     def test_in_training_masks_are_drawn_by_the_key(self):
         found = {float(loss({'image': IMAGES}, key=jax.random.key(number), train=True)[0]) for number in (0, 1, 2, 2)}
         self.assertLen(found, 3)
