@@ -449,6 +449,11 @@ class StabilityTest(SweepCase):
         self.assertGreater(table['post-xavier-cold']['skipped'], 0)
         self.assertTrue((self.folder / 'sweep' / 'plots' / 'mine.png').is_file())
 
+    def test_a_run_that_would_have_stopped_has_skipped_nothing(self):
+        rows = [{'step': 3, 'split': 'train', 'loss': 2.0}, {'step': 3, 'split': 'valid', 'loss': 2.5}]
+        (self.folder / 'metrics.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+        self.assertEqual(stability.measure(self.folder), {'': {'held out': 2.5, 'skipped': 0}})
+
     def test_points_are_values_of_existing_fields(self):
         sweep = stability.sweep()
         points = {name: sweep.config_of(name, stability.get_config(), {}, self.folder) for name in sweep.points}
