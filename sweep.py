@@ -10,7 +10,8 @@ time, each on its share of the cores: on a CPU two processes with a core each do
 models leave room for others, each on its share of the memory (docs/tpu.md). A point that fails then does not stop the others,
 as it does where one is trained at a time. --only=POINT trains one point.
 
-The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png.
+The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png; if a point has
+failed, those of the points that are finished.
 """
 
 import contextlib
@@ -77,7 +78,8 @@ def sweep_of(name, seeds, first):
 
 
 def run(sweep, config, given, folder, name, *, only=None, processes=1):
-    """Trains every point that is not finished, prints the table row by row, and draws; returns the exit code.
+    """Trains every point that is not finished, prints the table row by row, and draws; returns the exit code. If a point has
+    failed, the others are tabulated and drawn before its error is raised.
 
     Args:
       given: {field: value} of the command line.
@@ -97,7 +99,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     sweep.check(config, given, folder)  # before the first is trained
     folder.mkdir(parents=True, exist_ok=True)
     results = at_once(sweep, folder, processes) if processes > 1 else ((point, train_point(point)) for point in sweep.points)
-    groups, table, done = sweep.groups, {}, set()
+    groups, table, done, measured = sweep.groups, {}, set(), set()
     several = any(len(members) > 1 for members in groups.values())
     failed = None
     try:
@@ -116,6 +118,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
                     columns = tuple(next(reversed(table.values()), ()))  # of the row above
                     print('\n'.join(sweeps.lines(rows, sweep.title, wide=17 if several else 8, columns=columns)), flush=True)
                     table |= rows
+                    measured.add(group)
     except Exception as error:  # of a point
         failed = failed or error  # once what the others have measured is written
     folders = {group: [folder / point for point in points if point in done] for group, points in groups.items()}
@@ -124,17 +127,28 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
         print('\n'.join(sweeps.lines(table, sweep.title, wide=17 if several else 8)), flush=True)
     if table:
         storage.write(folder / f'{name}.json', sweeps.as_json(table))
+    shown = {group: runs for group, runs in folders.items() if (runs if sweep.table else group in measured)}
+    if sweep.draw and shown:
+        try:
+            draw(sweep, shown, table, folder / 'plots', name)
+        except Exception as error:
+            if not failed:
+                raise
+            print(f'sweep.py: no picture is drawn without what has failed: {error!r}', file=sys.stderr, flush=True)
     if failed:
         raise failed
-    if sweep.draw:
-        drawn = sweep.draw(folders, table)
-        for key, figure in (drawn if isinstance(drawn, dict) else {'': drawn}).items():
-            path = folder / 'plots' / f'{name}{key and "_" + key}.png'
-            path.parent.mkdir(exist_ok=True)
-            with path.open('wb') as file:
-                figure.savefig(file)
-            print(path)
     return 0
+
+
+def draw(sweep, folders, table, plots, name):
+    """Writes the pictures of a sweep into the folder `plots`, and prints their paths."""
+    drawn = sweep.draw(folders, table)
+    for key, figure in (drawn if isinstance(drawn, dict) else {'': drawn}).items():
+        path = plots / f'{name}{key and "_" + key}.png'
+        path.parent.mkdir(exist_ok=True)
+        with path.open('wb') as file:
+            figure.savefig(file)
+        print(path)
 
 
 def trained(config, folder):

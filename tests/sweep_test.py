@@ -107,7 +107,13 @@ class FlagsTest(SweepCase):
 
 class FailedTest(SweepCase):
     @parameterized.parameters(ValueError, KeyError)
-    def test_what_the_others_have_measured_is_tabulated_before_the_error(self, kind):
+    def test_what_the_others_have_measured_is_tabulated_and_drawn_before_the_error(self, kind):
+        drawn = []
+
+        def draw(folders, table):
+            drawn.append([*folders])
+            return two_pictures(folders, table)
+
         def at_once(given, folder, processes):
             yield 'a', 0
             yield 'c', 0
@@ -117,15 +123,37 @@ class FailedTest(SweepCase):
         points = {'a': {'seed': 1}, 'b': {'seed': 2}, 'c': {'train.steps': 3}, 'd': {'train.steps': 4}}
         tables = (None, lambda folders: {
             name: {'runs': number(len(found)) if found else None} for name, found in folders.items()})
-        for table, wanted in zip(tables, ({'c': {'loss': 2.0}}, {'a': {'runs': 1.0}, 'c': {'runs': 1.0}, 'd': {'runs': None}})):
+        wanted_of = {'c': {'loss': 2.0}}, {'a': {'runs': 1.0}, 'c': {'runs': 1.0}, 'd': {'runs': None}}
+        for table, shown, wanted in zip(tables, (['c'], ['a', 'c']), wanted_of):
             workdir = self.folder / f'{table is None}'
-            made = Sweep(points, measure=lambda folder: {'': {'loss': 2.0}}, table=table)
+            made = Sweep(points, measure=lambda folder: {'': {'loss': 2.0}}, draw=draw, table=table)
             with (mock.patch.object(sweep, 'at_once', at_once), contextlib.redirect_stdout(io.StringIO()) as out,
                   self.assertRaisesRegex(kind, 'Point b has failed')):
                 sweep.run(made, experiments.tiny(self.text), {}, workdir, 'mine', processes=2)
             self.assertEqual(json.loads((workdir / 'mine.json').read_text()), wanted)
-            self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()[1:]], [*wanted])
+            _, *lines, one, two = out.getvalue().splitlines()
+            self.assertEqual([line.split()[0] for line in lines], [*wanted])
+            self.assertEqual([one, two], [str(workdir / 'plots' / name) for name in ('mine.png', 'mine_rate.png')])
+            self.assertTrue(pathlib.Path(two).is_file())
+            self.assertEqual(drawn.pop(), shown)
 
+    def test_a_picture_that_lacks_what_has_failed(self):
+        """Then the error is that of the point; of a picture that lacks nothing it is its own."""
+        def trained(config, folder):
+            if folder.name == 'b' and failing:
+                raise ValueError('Point b has failed.')
+            return 0
+
+        def draw(folders, table):
+            raise KeyError('no row')
+
+        made = Sweep({'a': {'train.steps': 3}, 'b': {'train.steps': 4}}, lambda folder: {'': {'loss': 2.0}}, draw)
+        for failing, kind, said in ((True, ValueError, 'Point b has failed'), (False, KeyError, 'no row')):
+            with (mock.patch.object(sweep, 'trained', trained), contextlib.redirect_stdout(io.StringIO()),
+                  contextlib.redirect_stderr(io.StringIO()) as err, self.assertRaisesRegex(kind, said)):
+                sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+            told = "sweep.py: no picture is drawn without what has failed: KeyError('no row')\n" if failing else ''
+            self.assertEqual(err.getvalue(), told)
 
     def test_a_bucket_that_is_away_for_a_while_ends_no_training(self):
         away = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')

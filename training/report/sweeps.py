@@ -101,7 +101,7 @@ class Sweep:
       measure: maps the folder of a finished run to {'': {column: number or None}}, its row of the table; a key other than ''
         makes a further row, named POINT_KEY.
       draw: maps {group: folders of its runs} and the table to a matplotlib figure, or to {'': figure}, where a key other than
-        '' ends the name of a further picture; None: no picture.
+        '' ends the name of a further picture; where points have failed, groups without numbers are left out. None: no picture.
       title: the heading of the column of names.
       table: maps {group of points: folders of its finished runs, of which there may be none where points have failed} to the
         whole table, where its rows are not the groups; None: they are.
