@@ -238,8 +238,9 @@ class OpenTasks(OpenParallel):
         order, ends = self._order(1, 0), np.cumsum([0, *self._sizes.values()])
         told = [f'{name} {share:.1%} of {int(stop - start):,}' for name, share, start, stop in zip(
             self._sizes, order.shares, ends, ends[1:])]
-        long = int(ends[-1]) - len(self._kept)
+        long, left_out = int(ends[-1]) - len(self._kept), self.config.part('train').left_out
         return (f'{len(told)} tasks as text: {", ".join(told)} examples to train on'
+                + (f', without {left_out:,} that share a side with held-out ones' if left_out else '')
                 + (f', without {long:,} that are too long' if long else '')
                 + f'; {type(self.config.tokenizer).__name__} vocabulary of {self.tokenizer.vocab:,}')
 

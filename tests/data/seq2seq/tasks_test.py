@@ -110,15 +110,18 @@ class TasksTest(parameterized.TestCase):
         path = self.folder / 'translations.tsv'
         path.write_text(''.join(f'target {i % 40}\tsource {i}\n' for i in range(80)))
         part = Part(path=str(path), inputs='{2}', target='{1}', header='false', apart=apart)
-        train, valid = (Tasks(parts={'t': part}, tokenizer=Byte()).part(split) for split in ('train', 'valid'))
+        opened = Tasks(parts={'t': part}, tokenizer=Byte()).open(None)
+        train, valid = (opened.config.part(split) for split in ('train', 'valid'))
         shared = {target for _, target in train.texts} & {target for _, target in valid.texts}
         self.assertEqual(bool(shared), apart == 'inputs')
         self.assertEqual(len(train.texts) + train.left_out, 72)
+        left = '' if apart == 'inputs' else f', without {train.left_out} that share a side with held-out ones'
+        self.assertEndsWith(opened.describe().partition(';')[0], f' examples to train on{left}')
 
     def test_tasks_without_a_path_are_left_out(self):
         opened = self.opened(changes={'b': dict(path='')})
         self.assertEqual([*opened.config.tasks], ['a', 'c'])
-        self.assertRegex(opened.describe(), r'2 tasks as text: a 19.8% of 36, c 80.2% of 146 examples')
+        self.assertRegex(opened.describe(), r'2 tasks as text: a 19.8% of 36, c 80.2% of 146 examples to train on; Byte')
 
     def test_fields_of_rows(self):
         made = self.opened(text='textbook', start=7, packing='none')
