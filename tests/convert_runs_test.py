@@ -222,6 +222,13 @@ class ImagesTest(recorded.TestCase):
             'SwinModel of transformers has positions for whole patches alone, and images of 9x12 end within one of 2x2; give '
             'images of whole patches, or leave out model.positions', self.snapshot(9, 12, self.swin(2, positions='Learned()')))
 
+    def test_a_swin_of_timm_on_images_that_end_within_a_patch(self):
+        """Of which timm leaves out the rest."""
+        swin = self.swin(2, ", shrink='sides', roll_first=True")
+        self.assert_not_written('SwinTransformer of timm takes whole patches of 2x2 alone, and images of 9x12 end within one; '
+                                'give images of whole patches', self.snapshot(9, 12, swin), 'timm_swin')
+        self.assert_written('SwinTransformer', self.snapshot(6, 12, swin), 'timm_swin')
+
     def test_a_mae_on_images_that_are_not_square(self):
         """The encoder alone takes them."""
         stack = dict(layers=1, heads=2, width=8, positions='Learned(frozen=True)')

@@ -463,6 +463,7 @@ class FolderTest(recorded.TestCase):
         ('swin', {'num_heads': [2]}, r'depths=\[2, 2\] and num_heads=\[2\]; expected one for each stage'),
         ('timm_swin', {'architecture': 'swin_huge'}, "the architecture 'swin_huge' of timm; expected one of"),
         ('timm_swin', {'model_args': {'head_dim': 4}}, 'head_dim=4, which is not known for timm_swin'),
+        ('timm_swin', {'model_args': {'img_size': [17, 16]}}, r'images of 17x16 end within one; give images of whole .*es\.'),
         ('timm_swin', {'model_args': {'window_size': [2, 3]}}, r'window_size=\[2, 3\]; expected one size'),
         ('timm_swin', {'model_args': {'embed_dim': [8, 16]}}, r'embed_dim=\[8, 16\]; expected the width of the first'),
         ('timm_swin', {'label_names': ['no']}, '1 label_names for num_classes=3'),

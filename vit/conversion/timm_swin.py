@@ -10,12 +10,20 @@ from vit.conversion.stages import of_stages, shifted, windows_of
 from vit.conversion.timm import ASIDE, FIELDS, both, fused
 from vit.layers.stages import PatchMerging
 from vit.layers.windows import Windows
+from vit.models.hierarchical import Hierarchical
 
 
 def _read(config, given):
     shrink = 'never' if given['always_partition'] else 'sides'
     return {'partition': shifted(Windows(size=given['window_size'], shrink=shrink, roll_first=True)), 'positions': SwinBias(),
             'norm': LayerNorm()}
+
+
+def _check(model: Hierarchical, sides: tuple[int, int]) -> str:
+    (height, width), patch = sides, model.stem.size
+    return '' if not (height % patch or width % patch) else (
+        f'SwinTransformer of timm takes whole patches of {patch}x{patch} alone, and images of {height}x{width} end within one; '
+        'give images of whole patches')
 
 
 _STAGES = of_stages(
@@ -49,4 +57,5 @@ TIMM_SWIN = both(Family(
         Row('stage_{s}/merging/kernel', 'layers.{s}.downsample.reduction.weight', 'D F -> F D'),
         *norm('norm', 'norm')),
     inputs=None,
-    limits=None))
+    limits=None,
+    check=_check))
