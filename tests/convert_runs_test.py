@@ -240,6 +240,15 @@ class ImagesTest(recorded.TestCase):
         self.assert_written('ViTMAEModel', dataclasses.replace(whole, run=run, params={'encoder': whole.params['encoder']}))
         self.assert_written('ViTMAEForPreTraining', self.snapshot(4, 4, mae, 'vit.tasks.reconstruction:Reconstruction'))
 
+    def test_a_mae_whose_decoder_has_a_width_of_no_sines_there(self):
+        mae = lambda width: base.part('vit.models.mae:Mae', patch=2, **{
+            name: dict(layers=1, heads=3, width=own, positions='Learned(frozen=True)')
+            for name, own in (('encoder', 18), ('decoder', width))})
+        task = 'vit.tasks.reconstruction:Reconstruction'
+        self.assert_not_written('^model.decoder.width=18 cannot be written as ViTMAEForPreTraining; train with '
+                                '--config.model.decoder.width=24', self.snapshot(4, 4, mae(18), task))
+        self.assert_written('ViTMAEForPreTraining', self.snapshot(4, 4, mae(12), task))
+
     def test_a_vit_with_registers_on_images_that_are_not_square(self):
         """transformers would take 1x4 patches for 2x2."""
         vit = base.part('vit.models.vit:Vit', patch=2, layers=1, heads=2, width=8, pool='both', registers=2,

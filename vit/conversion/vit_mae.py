@@ -1,6 +1,7 @@
 """The tables of ViTMAE; `transformer.conversion.tables` explains how tables are read."""
 
 import dataclasses
+import math
 
 from transformer.attention.positions.absolute import Learned
 from transformer.conversion.common import ACTIVATIONS, STACKS, attention, bare, dense, norm, require_learned
@@ -21,6 +22,15 @@ def _require_tables(model):
 # Sines and cosines, which are stored as weights and not trained.
 _FROZEN = Fields(((), tuple(f'{front}positions' for front in STACKS)),
                  lambda config: {f'{front}positions': Learned(frozen=True) for front in STACKS}, _require_tables)
+
+
+def _nearest_width(model):
+    """transformers makes sines for its decoder before it reads the table, of a width that is a multiple of 4."""
+    width, step = at(model, 'decoder.width'), math.lcm(4, at(model, 'decoder.heads'))
+    return {'decoder.width': -(-width // step) * step if model['decodes'] and width % 4 else width}
+
+
+_WIDTH = Field('decoder_hidden_size', 'decoder.width', 512)
 
 
 def _stack(ours, theirs):
@@ -63,7 +73,7 @@ _MAE = Family(
         Field('num_hidden_layers', 'encoder.layers', 12),
         Field('num_attention_heads', 'encoder.heads', 12),
         inner('intermediate_size', 3072, 'encoder.'),
-        Field('decoder_hidden_size', 'decoder.width', 512),
+        Fields(_WIDTH.names, _WIDTH.read, _WIDTH.write, _nearest_width),
         Field('decoder_num_hidden_layers', 'decoder.layers', 8),
         Field('decoder_num_attention_heads', 'decoder.heads', 16),
         inner('decoder_intermediate_size', 2048, 'decoder.'),
