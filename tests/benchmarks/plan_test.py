@@ -11,7 +11,7 @@ from unittest import mock
 import jax
 from absl.testing import absltest, parameterized
 
-from benchmarks import plan, stand_in
+from benchmarks import hlo, plan, stand_in
 from configs import base, gpt2, t5_small
 from tests import experiments
 from training import mesh as meshes
@@ -37,29 +37,41 @@ def answer(config, step_ms=1.0, fits=True, parameters=1.0, rest=16.0):
 class MeasureTest(experiments.TestCase):
 
     def test_every_number(self):
-        config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2, 'train.steps': 100, 'energy.watts': 1000.0,
+        config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2, 'train.steps': 10**6, 'energy.watts': 1000.0,
                                                 'checkpoint.best': 'valid/loss'})
-        with figures(share_of_memory=lambda device: 0.75):
+        slow = devices.Chip(memory=16e9, bandwidth=8e5, links=2e5, price=1.2)  # a step takes a second: rounding hides nothing
+        made, real = hlo.Collective('all-to-all', 6_000, (0, 1, 2, 3), 2, 'made up', hidden=True), hlo.Program.collectives
+        with figures(chip=lambda device: slow, peak_flops=lambda device, dtype: 1e6, share_of_memory=lambda device: 0.75), \
+                mock.patch.object(hlo.Program, 'collectives', lambda program: [*real(program), made]):
             row = plan.measure(config, 'tiny', jax.devices()[:4])
+        near = lambda one, other: self.assertAlmostEqual(one / other, 1.0, delta=0.003)
         self.assertEqual(row['memory_gb']['there is'], 12.0)
         self.assertEqual((row['device'], row['rows'], row['tokens'], row['fits']), ('4 x cpu', 8, 128, True))
-        bounds = row['bounds_ms']
+        collectives = row['collectives']
+        self.assertIn({'kind': 'all-to-all', 'axes': 'data fsdp', 'count': 2, 'payload': 12e-6, 'sent': 9e-6, 'hidden': 9e-6},
+                      collectives)
+        self.assertTrue(any('fsdp' in one['axes'] and one['kind'] != 'all-to-all' for one in collectives))
+        self.assertGreater(row['operations']['all-reduce'], 0)
+        bounds, step = row['bounds_ms'], row['step_ms'] / 1e3
         self.assertEqual(set(bounds), {'products', 'memory', 'links'})
         self.assertEqual((row['limited_by'], row['step_ms']), ('memory', max(bounds.values())))
-        self.assertAlmostEqual(bounds['memory'], 1e3 * row['traffic_gb'] / 800, delta=0.01)
-        self.assertTrue(any('fsdp' in one['axes'] for one in row['collectives']))
-        self.assertGreater(row['operations']['all-reduce'], 0)
+        near(bounds['products'], 1e3 * row['step_tflop'] * 1e12 / 4 / 1e6)
+        near(bounds['memory'], 1e3 * row['traffic_gb'] * 1e9 / 8e5)
+        near(bounds['links'], 1e3 * sum(one['sent'] for one in collectives) * 1e9 / 2e5)
+        self.assertAlmostEqual(row['mfu'], row['model_tflop'] * 1e12 / (4 * 1e6 * step), delta=0.001)
+        near(row['tokens_per_day'], 128 * 86_400 / step)
         memory = row['memory_gb']
         self.assertLessEqual(memory['parameters'], memory['optimizer'])
         self.assertNotIn('companions', memory)
-        hours = row['steps'] * row['step_ms'] / 3.6e6
-        self.assertAlmostEqual(row['dollars'], 4 * 1.2 * hours, delta=0.01)
-        self.assertAlmostEqual(row['days'], hours / 24, delta=1e-3)
-        self.assertIn('kwh', row)
+        seconds = 10**6 * step
+        near(row['days'], seconds / 86_400)
+        near(row['dollars'], 4 * 1.2 * seconds / 3600)
+        near(row['kwh'], 1000 * 1.54 * seconds / 3.6e6)
+        near(row['kg_co2e'], row['kwh'] * 458 / 1000)
         text = '\n'.join(plan.lines(json.loads(json.dumps(row))))
         self.assertIn('tiny on 4 x cpu, data=2 fsdp=2, 8 rows in 2 microbatches', text)
-        self.assertIn('100 steps:', text)
-        self.assertIn('100 steps: 25s', '\n'.join(plan.lines(row | {'step_ms': 250.0, 'days': 0.0})))
+        self.assertIn('1000000 steps:', text)
+        self.assertIn('100 steps: 25s', '\n'.join(plan.lines(row | {'steps': 100, 'step_ms': 250.0, 'days': 0.0})))
 
     def test_the_parts_of_the_memory_are_all_that_the_program_is_given(self):
         config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2})
