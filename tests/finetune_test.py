@@ -217,8 +217,8 @@ class FinetuneTest(recorded.TestCase):
         self.assertEqual(table.shape, there['tokens']['embedding'].shape)
         self.assertLess(np.abs(table - there['tokens']['embedding']).max(), 0.05)  # of which three steps have moved it
 
-    @pytest.mark.slow
     @parameterized.parameters('classify', 'tag')
+    @pytest.mark.slow
     def test_a_translator_trained_here_reads_texts(self, config):
         workdir, examples = self.translator(), self.folder / 'examples'
         examples.write_text(''.join(f'{"key" if i % 3 else "row"}\t{"O" if i % 3 else "B-it"}\n\n' if config == 'tag' else

@@ -106,7 +106,8 @@ class CompanionsTest(experiments.TestCase):
         self.assertEqual(config.companions.to_dict(), {'teacher': str(self.teacher)})
         run = runs.build(config, meshes.make(1), source=self.teacher)
         self.assertEqual([*run.companions.models], ['teacher'])
-        cli.override(config, ['--config.companions.teacher=elsewhere'])
+        with experiments.own_flags():
+            cli.override(config, ['--config.companions.teacher=elsewhere'])
         self.assertEqual(config.companions.teacher, 'elsewhere')
 
     def test_a_student_has_the_heads_of_its_layers(self):

@@ -65,7 +65,7 @@ def ending(process, event, port):
                 if event == 'error':
                     raise ValueError('Only this one has a full disk.')
                 if event == 'interrupted':
-                    os.kill(os.getpid(), signal.SIGINT)
+                    raise KeyboardInterrupt
                 time.sleep(8)  # draws, copies to a bucket
                 print('finished', flush=True)
             elif event == 'lost':  # while it waits
@@ -202,8 +202,8 @@ class EndTest(parameterized.TestCase):
         self.assertNotIn('finished', out)
         self.assertNotIn('Check failure', out)
 
-    @pytest.mark.slow
     @parameterized.parameters(('error', 1), ('interrupted', 130))
+    @pytest.mark.slow
     def test_it_ends_when_the_first_has_failed(self, event, wanted):
         (code, out), (other, quiet) = both(ending, event, free_port())
         self.assertEqual((code, other), (wanted, 1), out + quiet)
