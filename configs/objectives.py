@@ -24,7 +24,7 @@ Development parts, the mean of three seeds for MRPC; what has no number was not 
     next                 82.2      63.3 ± 2.2      72.9         22.5       11.4
     order                81.9      65.3 ± 0.5      75.8         22.3       11.4
     electra              81.0      68.5 ± 2.0      77.7         20.7       11.2
-    bart                 81.3      64.1 ± 2.8      73.9         16.3
+    bart                 81.3      64.1 ± 2.8      73.9         16.3        8.9
     t5                   66.2           69.4                     0.5
     scratch        81.1 ± 0.5      67.8 ± 1.6      77.2   14.7 ± 0.7       10.0
 
