@@ -58,8 +58,11 @@ class Tokens:
 
     def inputs(self, places: np.ndarray) -> np.ndarray:
         """The input ids at some places of the file, where documents begin with `begin`."""
-        ids = self.ids[places]
-        return ids if self.begin < 0 else np.where(np.isin(places, self.offsets[:-1]), self.begin, ids)
+        ids, first = self.ids[places], self.offsets[:-1]
+        if self.begin < 0:
+            return ids
+        # Not np.isin, which sorts the offsets of all documents each time.
+        return np.where(first.searchsorted(places) < first.searchsorted(places, 'right'), self.begin, ids)
 
     def piece(self, start: int, count: int, borders: np.ndarray, end: int) -> np.ndarray:
         """int32 [count]: the ids of a stretch of the file, with the id `end` at `borders`, ascending places of the file."""

@@ -33,6 +33,15 @@ class TokensTest(parameterized.TestCase):
         self.assertEqual(store.ids.tolist(), [256, 97, 98, 256, 99, 256])
         self.assertEqual((store.meta['bytes'], store.meta['documents']), (5, 2))
 
+    @parameterized.parameters(0, 1, 30)
+    def test_documents_begin_with_a_token_of_their_own(self, documents):
+        random = np.random.default_rng(0)
+        store = tokens.Tokens(self.folder, begin=99)
+        vars(store).update(offsets=np.sort(random.integers(0, 50, documents + 1)), ids=np.arange(60))
+        places = random.integers(0, 60, (2, 100))
+        wanted = np.where(np.isin(places, store.offsets[:-1]), 99, places)
+        np.testing.assert_array_equal(store.inputs(places), wanted)
+
     def test_stream_does_not_count_its_first_token(self):
         part = self.part(documents='stream', a='éa', b='b')
         store = tokens.load(part, specs.Char().learn(['éab']))
