@@ -97,6 +97,9 @@ class Table:
                 self.require_distinct()
             return self.names.index(wanted)
         if isinstance(wanted, int) or whole(wanted):
+            if int(wanted) < 1:
+                raise ValueError(f'{field} names the column {wanted}, which is none; write names of the header, or numbers '
+                                 'from 1, such as 1,2.')
             return int(wanted) - 1
         known = f'its columns are {", ".join(map(repr, self.names[:20]))}' if self.names else (
             "it has no header, so columns are numbers from 1; if line 1 is one, set data.header=true")

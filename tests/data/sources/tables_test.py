@@ -188,6 +188,11 @@ class HeaderTest(TablesCase):
         with self.assertRaisesRegex(ValueError, 'it has no header, so columns are numbers'):
             self.table('a.tsv', 'Go.\tVa !\n').column('label', 'data.label')
 
+    @parameterized.parameters(0, '0', '00', -1)
+    def test_numbers_of_columns_begin_at_1(self, wanted):
+        with self.assertRaisesRegex(ValueError, f'data.label names the column {wanted}, which is none; write .* from 1'):
+            self.table('a.tsv', 'Go.\tVa !\n').column(wanted, 'data.label')
+
 
 class QuotesTest(TablesCase):
     def test_in_tsv_are_text_unless_a_column_has_them_everywhere(self):
