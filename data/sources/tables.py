@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -412,8 +413,8 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def blank(cell: Any) -> bool:
-    """Whether a cell has nothing in it."""
-    return cell is None or not str(cell).strip()
+    """Whether a cell has nothing in it: None, white space, or NaN, which stands for a missing value in pandas."""
+    return cell is None or (isinstance(cell, float) and math.isnan(cell)) or not str(cell).strip()
 
 
 def _is_number(cell: str) -> bool:

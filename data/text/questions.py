@@ -19,7 +19,7 @@ import numpy as np
 
 from data import fields, json_files
 from data.sources import files as sources
-from data.sources.tables import Table
+from data.sources.tables import Table, blank
 from data.text import examples, frames
 from data.tokenizers import specs
 
@@ -334,9 +334,9 @@ def _answers(given: Any, start: Any, context: str, place: str) -> tuple[tuple[in
             return tuple(zip(map(_start, given['answer_start']), map(_text, given['text']), strict=True))
         if isinstance(given, list):
             return tuple((_start(one['answer_start']), _text(one['text'])) for one in given)
-        if not (text := _text(given or '').strip()):
+        if not (text := _text('' if blank(given) else given).strip()):
             return ()
-        stated = start is not None and str(start).strip()
+        stated = not blank(start)
         found = (_start(start) if stated else context.find(text)), text
     except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f'{place} has the answers {str(given)[:40]!r} and the answer_start {str(start)[:20]!r}; expected '

@@ -20,7 +20,7 @@ import numpy as np
 
 from data import cache, fields
 from data.sources import files as sources
-from data.sources.tables import Table, lines_of, whole
+from data.sources.tables import Table, blank, lines_of, whole
 from data.text import examples, frames
 
 _FILE = 'tags.json'
@@ -143,7 +143,7 @@ class Tagged(examples.Examples):
                 raise ValueError(f'{place} has the words {words!r:.40} and the tags {tags!r:.40}; expected two lists of one '
                                  'length.')
             for word, tag in zip(words, tags):
-                if any(one is None or not str(one).strip() for one in (word, tag)):
+                if blank(word) or blank(tag):
                     raise ValueError(f'{place} has the word {word!r:.40} with the tag {tag!r:.40}; expected a word and its '
                                      'tag: fill in what is missing, or leave both out.')
             if words:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data.sources.tables import whole
+from data.sources.tables import blank, whole
 from data.text import examples
 
 FILE = 'classes.json'
@@ -161,7 +161,7 @@ def text_of(cell: Any) -> str:
     """A cell as text without white space at its ends."""
     if isinstance(cell, str):
         return cell.strip()
-    return '' if cell is None else json.dumps(cell, ensure_ascii=False, default=str)
+    return '' if blank(cell) else json.dumps(cell, ensure_ascii=False, default=str)
 
 
 def _name(cell: Any, names: Sequence[str], place: str) -> str:

@@ -33,6 +33,10 @@ class CorporaTest(parameterized.TestCase):
         of_rows = Column(path, train='all[:1]', valid='', test='', column='sentence1,sentence2')
         self.assertEqual(self.documents(of_rows), ['a b', 'c'])
 
+    def test_a_column_leaves_out_what_is_missing(self):
+        path = self.write('reviews.jsonl', '{"text": NaN}\n{"text": "a b"}\n{"text": null}\n{"text": 3.5}\n')
+        self.assertEqual(self.documents(Column(path, **ALL)), ['a b', '3.5'])
+
     def test_contexts_are_those_of_squad(self):
         paragraphs = [{'context': ' One. ', 'qas': []}, {'context': 'Two.', 'qas': []}]
         path = self.write('squad.json', json.dumps({'data': [{'paragraphs': paragraphs}, {'paragraphs': paragraphs[:1]}]}))

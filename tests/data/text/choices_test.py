@@ -262,6 +262,12 @@ class ChoicesTest(LabelledCase):
         with self.assertRaisesRegex(ValueError, 'a.jsonl:1 has .* for its answers; expected a list of texts'):
             self.opened('a.jsonl', jsonl([{'question': 'no', 'choices': choices, 'label': 0}]))
 
+    def test_answers_that_are_missing_are_none(self):
+        row = {'context': 'no', 'ending0': 'a', 'ending1': 'b', 'ending2': float('nan'), 'label': 0}
+        self.assertEqual(self.opened('a.jsonl', jsonl([row])).config.part('train').examples[0].answers, ('a', 'b'))
+        with self.assertRaisesRegex(ValueError, "a.jsonl:1 has the answers 'a', '', 'b'; expected two or more, none of them"):
+            self.opened('a.jsonl', jsonl([{'context': 'no', 'choices': ['a', float('nan'), 'b'], 'label': 0}]))
+
     def test_a_context_that_is_a_list(self):
         with self.assertRaisesRegex(ValueError, 'a.jsonl:1 has a list, .*, where a text is expected'):
             self.opened('a.jsonl', jsonl([{'context': ['no'], 'choices': ['a', 'b'], 'label': 0}]))

@@ -464,6 +464,17 @@ class RefusalTest(LabelledCase):
             Labelled(**self.fields(train='train') | dict(more)).open(None)
         self.assertNotIn('\n', str(caught.exception))
 
+    @parameterized.parameters(('{"text": "no", "label": NaN}\n', 'label'), ('{"text": NaN, "label": 1}\n', 'text'))
+    def test_what_is_missing_is_no_text_and_no_class(self, row, column):
+        self.write('a.jsonl', '{"text": "yes", "label": 0}\n' + row)
+        with self.assertRaisesRegex(ValueError, f"a.jsonl:2 has nothing in column '{column}'"):
+            Labelled(**self.fields(train='train')).open(None)
+
+    def test_labels_that_are_missing_are_none(self):
+        self.write('a.jsonl', '{"text": "yes", "label": ["a", NaN]}\n{"text": "no", "label": NaN}\n')
+        opened = Labelled(**self.fields(train='train', target=Labels())).open(None)
+        self.assertEqual([one.label for one in opened.config.part('train').examples], [('a',), ()])
+
     def test_many_columns_of_numbers_are_refused_at_once(self):
         self.write('a.csv', (','.join(map(str, range(300))) + '\n') * 1000)
         with mock.patch.object(re, 'fullmatch', wraps=re.fullmatch) as matches, self.assertRaises(ValueError):

@@ -204,6 +204,8 @@ class ContractTest(QuestionsCase):
         ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
         ('a.csv', f'question,context,answer,answer_start\nwhen?,"{SHORT}",1914,9.0\nwhen?,"{SHORT}",,\n'),
         ('a.csv', f'question,context,answer,answer_start,id\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",,,a\n'),
+        ('a.jsonl', '\n'.join(json.dumps({'context': SHORT, 'question': 'when?', 'answer': answer, 'answer_start': start})
+                              for answer, start in (('1914', float('nan')), (float('nan'), float('nan'))))),
         ('a.tsv', f'question\tanswer_start\tanswer\tcontext\nwhen?\t9\t1914\t{SHORT}\nwhen?\t\t\t{SHORT}\n'),
     )
     def test_tables(self, name, contents):

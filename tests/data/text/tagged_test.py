@@ -247,6 +247,7 @@ class ContractTest(TaggedCase):
         ('{"tokens": ["EU", null], "ner_tags": ["O", "O"]}', "a.jsonl:1 has the word None with the tag 'O'; expected a word"),
         ('{"tokens": ["EU", " "], "ner_tags": ["O", "O"]}', "a.jsonl:1 has the word ' ' with the tag 'O'; expected a word"),
         ('{"tokens": ["EU"], "ner_tags": [null]}', "a.jsonl:1 has the word 'EU' with the tag None; expected a word"),
+        ('{"tokens": ["EU"], "ner_tags": [NaN]}', "a.jsonl:1 has the word 'EU' with the tag nan; expected a word and its tag"),
         ('{"tokens": "EU", "ner_tags": "O"}', 'expected two lists of one length'),
         ('{"wort": ["EU"], "tags": ["O"]}', "data.columns names the column 'tokens', which .* its columns are 'wort', 'tags'"),
     )
