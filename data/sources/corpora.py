@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from data import cache, fields, json_files, splits
 from data.sources import files as sources
-from data.sources.tables import Table, blank, data_files, lines_of
+from data.sources.tables import Table, blank, data_files, lines_of, require_text
 
 _FORMAT = 1  # part of every digest: another way to read makes other texts
 
@@ -104,6 +104,8 @@ class Column(Read):
         columns = [table.column(name.strip(), self.field('column')) for name in self.column.split(',')]
         for row in table.rows():
             cells = table.cells(row, columns, self.field('column'), optional=columns)
+            for cell in cells:
+                require_text(cell, row[0], self.field('column'))
             yield ['' if blank(cell) else str(cell).strip() for cell in cells]
 
 

@@ -417,6 +417,13 @@ def blank(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell)) or not str(cell).strip()
 
 
+def require_text(cell: Any, place: str, field: str) -> None:
+    """Raises ValueError for a list or an object where a text is expected; `field` is what names its column."""
+    if isinstance(cell, (list, dict)):
+        raise ValueError(f'{place} has {"a list" if isinstance(cell, list) else "an object"}, {cell!r:.40}, where a text is '
+                         f'expected; write the text alone, or name another column with {field}.')
+
+
 def _is_number(cell: str) -> bool:
     return bool(re.fullmatch(r'[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?', cell))
 

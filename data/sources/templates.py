@@ -20,7 +20,7 @@ from pathlib import Path
 from data import cache
 from data.sources import files as sources
 from data.sources.pairs import Origin, Pair
-from data.sources.tables import Table, data_files
+from data.sources.tables import Table, data_files, require_text
 
 _FORMAT = 2  # version of the docstrings
 _FEWEST = 3  # words of a summary
@@ -115,6 +115,8 @@ class TableTemplates(Origin):
             columns = [table.column(name, 'A template') for name in names]
             for row in table.rows():
                 cells = table.cells(row, columns, 'a template')
+                for cell in cells:
+                    require_text(cell, row[0], 'the template')
                 yield row[0], self.template.pair(row[0], dict(zip(names, cells, strict=True)))
 
     def described(self) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from data import fields, json_files
 from data.sources import files as sources
-from data.sources.tables import CHOICES, Row, Table, whole
+from data.sources.tables import CHOICES, Row, Table, require_text, whole
 from data.text import examples, frames
 from data.text.targets import text_of
 
@@ -388,9 +388,7 @@ def example_of(table: Table, row: Row, layout: _Layout) -> Example:
 
 
 def _text(cell: Any, place: str) -> str:
-    if isinstance(cell, (list, dict)):
-        raise ValueError(f'{place} has {"a list" if isinstance(cell, list) else "an object"}, {cell!r:.40}, where a text is '
-                         'expected; write the text alone, or name another column with data.context, question or answers.')
+    require_text(cell, place, 'data.context, question or answers')
     return text_of(cell)
 
 

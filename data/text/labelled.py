@@ -21,7 +21,7 @@ import numpy as np
 from data import cache, fields
 from data.sources import files as sources
 from data.sources import tfds_tables
-from data.sources.tables import CHOICES, Row, Table, blank
+from data.sources.tables import CHOICES, Row, Table, blank, require_text
 from data.text import examples, frames
 from data.text.targets import FILE, Labels, Number, OneClass, Target, text_of
 
@@ -130,10 +130,7 @@ class Labelled(examples.Examples):
         *texts, label = table.cells(row, columns, 'data.columns with data.label', columns[-1:] if optional else (),
                                     'data.incomplete=skip')
         for text in texts:
-            if isinstance(text, (list, dict)):
-                kind = 'a list' if isinstance(text, list) else 'an object'
-                raise ValueError(f'{row[0]} has {kind}, {text!r:.40}, where a text is expected; write the text alone, or name '
-                                 'another column with data.columns.')
+            require_text(text, row[0], 'data.columns')
         return Example(tuple(map(text_of, texts)), self.target.value(label, row[0], names), row[0])
 
     def _layout(self, table: Table) -> tuple[int, ...]:

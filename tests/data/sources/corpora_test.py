@@ -94,11 +94,13 @@ class CorporaTest(parameterized.TestCase):
     def test_mistakes_name_the_source(self):
         lines = self.write('lines.txt', 'a\nb\n')
         table = self.write('table.tsv', 'text\tlabel\na\t1\nb\t0\n')
+        lists = self.write('lists.jsonl', '{"text": "a"}\n{"text": ["a", "b"]}\n')
         half = self.write('half.json', json.dumps({'data': [{'paragraphs': [{'context': 'half \ud83d'}]}]}))
         for source, message in (
             (Contexts(half, **ALL), r"half.json has '\\ud83d', half of a character; correct the line"),
             (Column(table, **ALL, column='txt'), "column of Column in data.corpus names the column 'txt'.* 'text', 'label'"),
             (Column(table, train='all[5:]'), "table.tsv' in data.corpus is empty: there are 2 to slice"),
+            (Column(lists, **ALL), r"lists.jsonl:2 has a list, \['a', 'b'\], where .* another column with column of Column"),
             (Column(table, train='none'), "The split 'none' names no file of .*table.tsv' in data.corpus; known are train"),
             (Documents(lines, **ALL, documents='lines'), "data.corpus: documents='lines' is not known"),
             (Contexts(lines, **ALL), 'lines.txt is not in the format of SQuAD .*; Contexts expects'),
