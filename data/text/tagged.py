@@ -110,7 +110,7 @@ class Tagged(examples.Examples):
 
     def _columns(self, table: Table) -> '_Columns':
         """Where the lines of a file have the word and the tag."""
-        number, line = next(_lines(table), (1, ''))
+        number, line = next(((number, line) for number, line in _lines(table) if line.strip()), (1, ''))
         names = [name.strip() for name in _split(line, table)]
         low = [name.lower() for name in names]
         usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
@@ -186,15 +186,17 @@ class _Columns(NamedTuple):
 def _lines(table: Table) -> Iterator[tuple[int, str]]:
     """(number, line) of each, without those of CoNLL-U that are no words: comments, ranges (1-2) and empty nodes (1.1). Raises
     ValueError for a line without tabs among others that have some."""
-    tabs = () if table.format == 'csv' else (
-        (number, line) for number, line in enumerate(lines_of(table.file), 1) if '\t' in line and line.strip())
-    first, shown = next(iter(tabs), (0, ''))
+    tabs = iter(() if table.format == 'csv' else (
+        (number, line) for number, line in enumerate(lines_of(table.file), 1) if '\t' in line and line.strip()))
+    first, shown = next(tabs, (0, ''))
+    while shown.startswith('#'):  # a comment, or a hashtag
+        _, shown = next(tabs, (0, ''))
     universal = shown.count('\t') == _UNIVERSAL - 1
     for number, line in enumerate(lines_of(table.file), 1):
-        plain = '\t' not in line
-        if universal and (line.startswith('#') if plain else re.match(r'\d+[-.]\d+\t', line)):
+        comment = line.startswith('#') and line.count('\t') != _UNIVERSAL - 1
+        if universal and (comment or re.match(r'\d+[-.]\d+\t', line)):
             continue
-        if first and plain and line.strip() and not line.startswith('-DOCSTART-'):
+        if first and '\t' not in line and line.strip() and not line.startswith('-DOCSTART-'):
             raise ValueError(f'{table.file.path}:{number} is {line[:40]!r}, without a tab, and line {first} has some; separate '
                              'words and tags by tabs in all lines or in none, or take the line out.')
         yield number, line

@@ -72,6 +72,18 @@ class FormsTest(TaggedCase):
                          [(('EU', 'is'), ('PROPN', 'AUX'))])
         self.assertIn("(line 2); words from 'FORM', tags from 'UPOS'; 1 sentences", opened.describe())
 
+    def test_conll_u_with_tabs_in_comments_and_a_blank_line_before_it(self):
+        row = lambda word, tag: '\t'.join(('1', word, word, tag, *'______')) + '\n'
+        for before in ('# text = EU\tis\n', '\n', '\n# text = EU\tis\n'):
+            self.write(before + row('EU', 'PROPN') + '\n# text = a\tb\n' + row('is', 'AUX'), 'en-ud-train.conllu')
+            found = Tagged(**self.fields()).open(None).config.part('train').examples
+            self.assertEqual([(one.words, one.tags) for one in found], [(('EU',), ('PROPN',)), (('is',), ('AUX',))])
+
+    def test_a_hashtag_among_ten_columns_is_a_word(self):
+        self.write('\t'.join(('word', *'12345678', 'tag')) + '\n' + '\t'.join(('#eu', *'12345678', 'B-x')) + '\n'
+                   + '\t'.join(('is', *'12345678', 'O')) + '\n')
+        self.assertEqual(Tagged(**self.fields()).open(None).config.part('train').examples[0].words, ('#eu', 'is'))
+
     def test_a_hashtag_with_a_tag_is_a_word(self):
         self.write('-DOCSTART- -X-\n\n#eu\tB-x\nrejects\tO\n')
         self.assertEqual(Tagged(**self.fields()).open(None).config.part('train').examples[0].words, ('#eu', 'rejects'))
@@ -85,6 +97,7 @@ class FormsTest(TaggedCase):
 
     @parameterized.parameters(
         ('a.tsv', 'word\ttag\nEU\tB-x\nrejects\tO\n\nGerman\tO\n', "header: 'word', 'tag' (line 1); words from 'word'"),
+        ('a.tsv', '\n \nword\ttag\nEU\tB-x\nrejects\tO\n\nGerman\tO\n', "header: 'word', 'tag' (line 3); words from 'word'"),
         ('a.conll', 'tokens ner\nEU B-x\nrejects O\n\nGerman O\n', "words from 'tokens', tags from 'ner'; 2 sentences"),
         ('a.csv', 'Sentence #,Word,POS,Tag\nSentence: 1,EU,N,B-x\n,rejects,V,O\nSentence: 2,"German",A,O\n',
          "'Word', 'POS', 'Tag' (line 1); words from 'Word', tags from 'Tag', sentences from 'Sentence #'; "),
