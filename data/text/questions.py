@@ -24,6 +24,7 @@ from data.text import examples, frames
 from data.tokenizers import specs
 
 _FILE = 'questions.json'
+_HEAD = 1 << 20  # bytes in which the first row of a table ends
 _WITH_OFFSETS = specs.Json, specs.WordPiece, specs.Ids
 
 
@@ -299,7 +300,14 @@ def _is_squad(file: sources.File, table: Table) -> bool:
     """Whether a file is one object of JSON, and not an object a line."""
     if table.format in ('csv', 'parquet') or sources.uncompressed(file.name).endswith(('.jsonl', '.ndjson')):
         return False
-    return next(file.read(0, 1000), b'').removeprefix(b'\xef\xbb\xbf').lstrip().startswith(b'{')
+    head = next(file.read(0, _HEAD), b'').removeprefix(b'\xef\xbb\xbf').lstrip()
+    if table.format != 'json' or not head.startswith(b'{'):
+        return head.startswith(b'{')
+    try:
+        first = json.loads(head.partition(b'\n')[0])
+    except (ValueError, RecursionError):  # an object of several lines, or of one that is longer than the head
+        return True
+    return not first or 'data' in first
 
 
 def _columns(table: Table) -> tuple[list[int], list[int]]:

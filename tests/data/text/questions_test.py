@@ -201,6 +201,8 @@ class ContractTest(QuestionsCase):
             ('a', {'text': ['1914'], 'answer_start': [9]}), ('b', {'text': [], 'answer_start': []})))),
         ('a.json', json.dumps([{'context': SHORT, 'question': 'when?', 'answers': answers}
                                for answers in ([{'text': '1914', 'answer_start': 9}], [])])),
+        ('a.json', '\n' + ''.join(json.dumps({'context': SHORT, 'question': 'when?', 'answer': answer}) + '\n'
+                                  for answer in ('1914', ''))),
         ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
         ('a.csv', f'question,context,answer,answer_start\nwhen?,"{SHORT}",1914,9.0\nwhen?,"{SHORT}",,\n'),
         ('a.csv', f'question,context,answer,answer_start,id\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",,,a\n'),
@@ -237,6 +239,10 @@ class ContractTest(QuestionsCase):
         self.write(contents, 'a.jsonl')
         with self.assertRaisesRegex(ValueError, message):
             Questions(**self.fields()).open(None)
+
+    def test_one_object_of_several_lines_or_of_one_is_in_the_form_of_squad(self):
+        for indent in (None, 2):
+            self.assertIn("SQuAD's form; 4 questions", self.opened(json.dumps(V1, indent=indent) + '\n').describe())
 
     def test_the_columns_are_said(self):
         self.write('question,context,answer\nWho?,Ada wrote it.,Ada\n', 'a.csv')
