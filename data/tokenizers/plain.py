@@ -114,7 +114,7 @@ class CharTokenizer:
 
     def piece(self, number: int) -> str:
         """An id as text for display."""
-        return ('<unk>', '<end>', *self.characters)[number]
+        return self.characters[number - 2] if number > 1 else ('<unk>', '<end>')[number]
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers."""
@@ -166,7 +166,7 @@ class WordTokenizer:
 
     def piece(self, number: int) -> str:
         """An id as text for display."""
-        return ('<unk>', '<eos>', *self.words)[number]
+        return self.words[number - 2] if number > 1 else ('<unk>', '<eos>')[number]
 
     def first_bytes(self, text: str) -> int:
         """Bytes of `text` that its first token covers, with the space before it."""

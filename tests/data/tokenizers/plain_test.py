@@ -1,9 +1,9 @@
-"""Bare ids; the other plain tokenizers are tested with the rest, in tokenizer_test.py."""
+"""Bare ids, and pieces; the other plain tokenizers are tested with the rest, in tokenizer_test.py."""
 
 from absl.testing import absltest, parameterized
 
 from data.tokenizers import specs
-from data.tokenizers.plain import IdTokenizer
+from data.tokenizers.plain import CharTokenizer, IdTokenizer, WordTokenizer
 from data.tokenizers.roles import Roles
 
 
@@ -36,6 +36,18 @@ class IdsTest(parameterized.TestCase):
         for fields in (dict(end=3), dict(mask=-2), dict(vocab=0)):
             with self.assertRaisesRegex(ValueError, 'names no ids; expected a vocab, and roles of ids below it'):
                 specs.Ids(**{'vocab': 3} | fields)
+
+
+class PiecesTest(absltest.TestCase):
+
+    def test_one_piece_takes_no_copy_of_the_vocabulary(self):
+        def refuse(_):
+            raise AssertionError('copied')
+
+        uncopied = lambda kind: type('Uncopied', (kind,), {'__iter__': refuse})
+        chars, words = CharTokenizer(uncopied(str)('aé')), WordTokenizer(uncopied(tuple)(('a', 'bc')))
+        self.assertEqual([chars.piece(number) for number in range(4)], ['<unk>', '<end>', 'a', 'é'])
+        self.assertEqual([words.piece(number) for number in range(4)], ['<unk>', '<eos>', 'a', 'bc'])
 
 
 if __name__ == '__main__':
