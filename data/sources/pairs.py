@@ -107,7 +107,7 @@ class TablePairs(Origin):
             return tuple(table.column(column, 'data.columns') for column in self.form.columns)
         for pair in (self.form.languages, ('source', 'target'), ('src', 'tgt')):
             if {*pair} <= {*table.names}:
-                return tuple(map(table.names.index, pair))
+                return tuple(table.column(name, 'data.languages') for name in pair)
         if 'translation' in table.names:
             return None
         if self.form.given:

@@ -108,11 +108,7 @@ class Table:
 
     def require_distinct(self) -> None:
         """Raises ValueError if two columns have one name, so that names do not tell them apart."""
-        twice = next((name for name in self.names if name and self.names.count(name) > 1), None)
-        if twice is not None:
-            places = ' and '.join(f'{number}' for number, name in enumerate(self.names, 1) if name == twice)
-            raise ValueError(f'{self.file.path} has the name {twice!r} for the columns {places}; name columns by numbers '
-                             'from 1, such as --config.data.columns=1, or rename one.')
+        require_distinct(self.names, self.names, self.file.path)
 
     def split(self, line: str) -> list[str]:
         """The fields of one line of text."""
@@ -364,6 +360,15 @@ def data_files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> 
     found = sources.files(path, field, encoding)
     about = re.compile(r'(^|/)((licen[sc]e|readme|_about)[^/]*|source(\.txt)?)$|\.(md|py|rst)$', re.IGNORECASE)
     return [file for file in found if not about.search(file.name)] or found
+
+
+def require_distinct(wanted: Sequence[str], names: Sequence[str], path: str) -> None:
+    """Raises ValueError if two of the columns with these `names` have one of the names that are wanted."""
+    twice = next((name for name in wanted if name and names.count(name) > 1), None)
+    if twice is not None:
+        places = ' and '.join(f'{number}' for number, name in enumerate(names, 1) if name == twice)
+        raise ValueError(f'{path} has the name {twice!r} for the columns {places}; name columns by numbers from 1, such as '
+                         '--config.data.columns=1, or rename one.')
 
 
 def whole(text: str) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from data import cache, fields
 from data.sources import files as sources
-from data.sources.tables import Table, blank, lines_of, whole
+from data.sources.tables import Table, blank, lines_of, require_distinct, whole
 from data.text import examples, frames
 
 _FILE = 'tags.json'
@@ -116,12 +116,14 @@ class Tagged(examples.Examples):
         usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
         named, sentence = None not in usual[:2], usual[2]
         if not self.columns:
+            require_distinct([names[column] for column in usual if named and column is not None], names, table.file.path)
             universal = line.count('\t') == _UNIVERSAL - 1 and names[0].isdigit()
             return _Columns(*usual, number) if named else _Columns(word=1, tag=3) if universal else _Columns()
         wanted = fields.columns('columns', self.columns)
         if unknown := [column for column in wanted if not whole(column) and column not in names]:
             raise ValueError(f'data.columns names the column {unknown[0]!r}, which line {number} of {table.file.path} does not '
                              f'name; it is {", ".join(map(repr, names[:20]))}.')
+        require_distinct([column for column in wanted if not whole(column)], names, table.file.path)
         word, tag = (int(column) - 1 if whole(column) else names.index(column) for column in wanted)
         named = named or not all(map(whole, wanted))
         if named and max(word, tag) >= len(names):

@@ -77,6 +77,11 @@ class TablePairsTest(parameterized.TestCase):
     def test_ids_are_no_texts(self, contents, first):
         self.assertEqual(next(iter(pair_sources.tables(self.write(contents), Form())('all'))), first)
 
+    def test_a_language_that_two_columns_have_is_refused(self):
+        part = pair_sources.tables(self.write('en\tfr\ten\nGo.\tVa !\tGo on.\n'), Form((), ('en', 'fr'), 'true'))('all')
+        with self.assertRaisesRegex(ValueError, "pairs.tsv has the name 'en' for the columns 1 and 3; name columns by numbers"):
+            list(part)
+
     def test_files_of_a_folder(self):
         self.write('a\tb\n', 'one.tsv')
         self.write(gzip.compress(b'c\td\n'), 'two.tsv.gz')

@@ -246,6 +246,8 @@ class ContractTest(TaggedCase):
         ('EU rejects,B-x O\n', 'a.csv:1 is .EU rejects,B-x O.; expected a word and its tag'),
         ('sentence_id,word,tag\n1,EU\n', 'a.csv:2 is .1,EU.; expected a word'),
         ('word,tag,sentence_id\nEU,O\n', 'a.csv:2 is .EU,O.; expected a word'),
+        ('word,Tag,Tag\nEU,O,x\n', "a.csv has the name 'Tag' for the columns 2 and 3; name columns by numbers from 1"),
+        ('w,t,w\nEU,O,x\n', "a.csv has the name 'w' for the columns 1 and 3; name columns by numbers", ('w', 't')),
         ('EU,O\n', "data.columns names the column 'w', which line 1 of .*a.csv does not name; it is 'EU', 'O'", ('w', 2)),
         ('word,tag\nEU,x,O\n', "a.csv:1 names 2 columns, 'word', 'tag', and data.columns asks for 3; correct the line", (1, 3)),
         ('{"words": ["EU"], "tags": ["O"]}\n', 'a.jsonl:1 has 2 columns .*, and data.columns asks for 3; correct', (2, 3)),
