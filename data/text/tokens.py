@@ -128,7 +128,7 @@ def _build(folder: Path, part: sources.Split, tokenizer: Tokenizer) -> None:
                 advance(len(text) / 1e6)
     if stream:
         offsets.append(count - 1)
-    if size - skipped <= 0:
+    if size - skipped <= 0 or count < 2:  # the first token of a stream is not predicted
         raise ValueError(f'The split {part.expression!r} holds no text to predict; give it more text.')
     np.save(folder / 'offsets.npy', np.array(offsets, np.int64))
     meta = {'tokens': count - 1, 'bytes': size - skipped, 'documents': len(offsets) - 1, 'ids': count, 'width': width}
@@ -139,7 +139,8 @@ def _intact(folder: Path) -> bool:
     try:
         tokens = Tokens(folder)
         size = (folder / 'ids.bin').stat().st_size
-        return size == tokens.meta['ids'] * tokens.meta['width'] and len(tokens.offsets) == tokens.meta['documents'] + 1
+        whole = size == tokens.meta['ids'] * tokens.meta['width'] and len(tokens.offsets) == tokens.meta['documents'] + 1
+        return whole and tokens.meta['tokens'] > 0
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return False
 

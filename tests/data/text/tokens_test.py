@@ -6,6 +6,7 @@ from data.sources import files as sources
 from data.text import tokens
 from data.tokenizers import specs
 from data.tokenizers import tokenizer as tokenizers
+from tests.data import tiny_tokenizers
 
 
 class FewIds(tokenizers.ByteTokenizer):
@@ -47,6 +48,13 @@ class TokensTest(parameterized.TestCase):
         store = tokens.load(part, specs.Char().learn(['éab']))
         self.assertEqual((store.ids.tolist(), store.offsets.tolist()), ([4, 2, 3], [0, 2]))
         self.assertEqual((store.meta['tokens'], store.meta['bytes']), (2, 2))
+
+    @parameterized.parameters(' \n ', ' \n a')
+    def test_a_stream_without_a_token_to_predict_is_refused(self, text):
+        tokenizer = tiny_tokenizers.word_piece(self.folder.parent, 'a').learn()
+        for _ in range(2):
+            with self.assertRaisesRegex(ValueError, "The split 'all' holds no text to predict; give it more text"):
+                tokens.load(self.part(documents='stream', a=text), tokenizer)
 
     @parameterized.parameters('file', 'line', 'stream')
     def test_text_of_many_chunks(self, documents):
