@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from data.tokenizers import plain
 from data.tokenizers.tokenizer import SPACE, SentencePieceTokenizer
 
 _UNKNOWN = 10.0  # SentencePiece's penalty of an unknown character, below the least log probability
@@ -112,9 +113,10 @@ class Lattice:
 
 def normalized(tokenizer: SentencePieceTokenizer, text: str) -> str:
     """A text as the model segments it: with a space before it, single spaces and no ligatures if the model was learnt with
-    these. One learnt here takes any text as it is."""
+    these. One learnt here takes any text as it is. Raises ValueError for half of a character."""
     import sentencepiece
 
+    plain.require_characters([text])
     normalize = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model).normalize
     as_bytes = any(sign == f'<0x{SPACE.encode()[0]:02X}>' for sign, _, kind in tokenizer.pieces() if kind == 'special')
     parts = text.split(SPACE) if as_bytes else [text]  # the sign of a space is encoded apart

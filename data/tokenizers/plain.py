@@ -25,6 +25,17 @@ def code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
 
 
+def require_characters(texts: Iterable[str]) -> None:
+    """Raises ValueError if a text has half of a pair of surrogates, such as Python makes of a byte of a command line that is
+    not UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f'The text {text[:40]!r} has {text[error.start]!r}, half of a character; expected UTF-8: correct '
+                             'it, or take it out.') from None
+
+
 @dataclasses.dataclass(frozen=True)
 class ByteTokenizer:
     """UTF-8 bytes as ids 0..255; `end` is 256, and the tokens of further roles follow, then `count` sentinels."""

@@ -93,7 +93,8 @@ class SentencePieceTokenizer:
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encodes texts in parallel threads."""
+        """Encodes texts in parallel threads. Raises ValueError for half of a character."""
+        plain.require_characters(texts)
         if not any(SPACE in text for text in texts) or not self._space_bytes:
             encoded = self._processor.encode(list(texts), num_threads=os.cpu_count() or 1)
             return [np.array(ids, np.int32) for ids in encoded]
@@ -252,7 +253,8 @@ class JsonTokenizer:
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encodes texts in parallel threads."""
+        """Encodes texts in parallel threads. Raises ValueError for half of a character."""
+        plain.require_characters(texts)
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._within(np.array(one.ids, np.int32)) for one in encoded]
 
@@ -267,6 +269,7 @@ class JsonTokenizer:
     def offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """(ids int32 [n], ranges int32 [n, 2]): the tokens of a text, and the characters text[start:stop] of each, without
         white space at their ends. If a character takes several tokens, each has all of it."""
+        plain.require_characters([text])
         found = self._tokenizer.encode(text, add_special_tokens=False)
         ranges = np.array(found.offsets, np.int32).reshape(-1, 2)
         for row, (start, stop) in enumerate(found.offsets):

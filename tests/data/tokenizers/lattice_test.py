@@ -113,6 +113,8 @@ class LatticeTest(parameterized.TestCase):
             lattice.of(SentencePiece(vocab=280).learn(TEXT), 'a')
         with self.assertRaisesRegex(ValueError, 'The text is empty; give one'):
             lattice.of(MODEL, '')
+        with self.assertRaisesRegex(ValueError, r"The text 'a\\udcff' has '\\udcff', half of a character; expected UTF-8"):
+            lattice.of(MODEL, 'a\udcff')
         with self.assertRaisesRegex(ValueError, 'The text has only characters that the model leaves out; give one'):
             lattice.of(usual(), '  ')
 

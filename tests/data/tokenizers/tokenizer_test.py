@@ -384,6 +384,16 @@ class KindTest(absltest.TestCase):
             specs.SentencePiece(kind='word')
 
 
+class CharactersTest(parameterized.TestCase):
+    @parameterized.parameters('SentencePiece', 'Unigram', 'WordPiece')
+    def test_half_of_a_character_is_refused(self, name):
+        encoders = [learnt(name).encode, *([learnt(name).offsets] if name == 'WordPiece' else [])]
+        for encode in encoders:
+            for text in ('a\udcff', '\u2581\udcff'):
+                with self.assertRaisesRegex(ValueError, r"The text .* has '\\udcff', half of a character; expected UTF-8"):
+                    encode(text)
+
+
 class JsonTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
