@@ -421,7 +421,7 @@ def _numbers(found: Sequence[Example], first: Callable[[], int], given: bool) ->
     the line, for none, and for labels that may be numbers or texts."""
     forms = {'own': lambda one: one.own.index(one.label) if one.own.count(one.label) == 1 else None,
              'number': lambda one: int(one.label) if whole(one.label) and int(one.label) <= len(one.answers) else None,
-             'letter': lambda one: _within(ord(one.label.upper()) - ord('A') if len(one.label) == 1 else -1, one),
+             'letter': lambda one: _within(ord(letter) - ord('A') if len(letter := one.label.upper()) == 1 else -1, one),
              'text': lambda one: one.answers.index(one.label) if one.answers.count(one.label) == 1 else None}
     read = {name: [form(one) for one in found] for name, form in forms.items()}
     name = min(read, key=lambda name: read[name].count(None))  # the first of those with the fewest

@@ -231,6 +231,7 @@ class ChoicesTest(LabelledCase):
     @parameterized.parameters(
         ('context\tending0\tending1\tlabel\nno\ta\tb\t5\n', "a.tsv:2 says that '5' is right, which names none of its 2"),
         ('context\tending0\tending1\tlabel\nno\ta\tb\t0\nno\ta\tb\tC\n', "a.tsv:3 says that 'C' is right"),
+        ('context\tending0\tending1\tlabel\nno\ta\tb\tß\n', "a.tsv:2 says that 'ß' is right, which names none of its 2"),
         ('context\tending0\tending1\tlabel\nno\ta\tb\t\n', "a.tsv:2 has nothing in column 'label'"),
         ('context\tending0\tending1\tlabel\nno\ta\t\t0\n', "a.tsv:2 has nothing in column 'ending1'"),
         ('context\tending0\tending1\tending2\tending3\tlabel\nno\ta\tb\t\td\t0\n',
