@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from data import json_files
 from display import progress
 
 T = TypeVar('T')
@@ -111,10 +112,7 @@ def digest(path: str | os.PathLike) -> str:
     if stat.st_size <= _REMEMBERED:
         return _sha256(path)
     memory = root() / 'digests.json'
-    try:
-        known = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        known = {}
+    known = json_files.read(memory) or {}
     name, mark = os.path.realpath(path), [stat.st_size, stat.st_mtime_ns]
     if known.get(name, [None])[:2] != mark:
         known[name] = [*mark, _sha256(path)]

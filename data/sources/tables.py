@@ -132,7 +132,7 @@ class Table:
     def counted(self, cells: Sequence) -> str:
         """The number of fields of a row, and what another separator could be, for messages."""
         count = f'{len(cells)} column{"s" * (len(cells) != 1)} separated by {self._separated_by}'
-        other = next((mark for mark in (',;' if self.format == 'tsv' else '|') if mark in str(cells[0])), '')
+        other = next((mark for mark in (',;' if self.format == 'tsv' else '|') if cells and mark in str(cells[0])), '')
         if len(cells) != 1 or not other:
             return count
         mend = 'name the file .csv if commas or semicolons do' if self.format == 'tsv' else 'write commas if other signs do'

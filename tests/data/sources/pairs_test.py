@@ -110,6 +110,11 @@ class TablePairsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             list(pair_sources.tables(path, Form(('1', '2')))('all'))
 
+    def test_objects_without_a_name(self):
+        part = pair_sources.tables(self.write('{}\n{}\n', 'a.jsonl'), Form())('all')
+        with self.assertRaisesRegex(ValueError, 'a.jsonl:1 has 0 columns .*, and data.columns asks for 2; correct the line'):
+            list(part)
+
     @parameterized.parameters(
         ('{"en": "Go."}', "has no text 'fr' in its translation {'en': 'Go.'}; fill it in, or take the line out"),
         ('{"en": "Go.", "fr": null}', "has no text 'fr' in its .*; fill it in, or take the line out"),
