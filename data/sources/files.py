@@ -67,9 +67,8 @@ class File:
     @functools.cached_property
     def _coded(self) -> str:
         """The encoding, if it is not UTF-8 without a byte order mark."""
-        if codecs.lookup(self.encoding).name == 'utf-8':
-            return contents.marked(self._head)
-        return codecs.lookup(self.encoding).name
+        name = codecs.lookup(self.encoding).name
+        return contents.marked(self._head) or ('' if name == 'utf-8' else name)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes [start, stop) of the text in UTF-8, in blocks. Raises ValueError if it is damaged, undecodable, or no
@@ -186,6 +185,7 @@ def files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> list[
     path = remote.local(path)
     if os.path.isdir(path):
         found = [(os.path.join(folder, name), path) for folder, names in _walk(path) for name in names]
+        found = [(name, base) for name, base in found if os.path.isfile(name)]  # and no link to what is gone
     elif os.path.exists(path):
         found = [(path, os.path.dirname(path))]
     elif glob.has_magic(path):
@@ -207,7 +207,8 @@ def misread(found: Sequence[File]) -> str:
     encoding, which makes other letters of them; '' for none."""
     for file in found:
         name = codecs.lookup(file.encoding).name
-        letter = '' if name.startswith('utf') else contents.utf8_letter(file.head(_BLOCK))
+        head = b'' if name.startswith('utf') else b''.join(file.head(_BLOCK))
+        letter = '' if contents.marked(head) else contents.utf8_letter([head])
         if letter:
             wrong = letter.encode().decode(name, 'replace')
             return (f' (CAUTION: {file.path} looks like UTF-8, of which data.encoding={file.encoding} makes {wrong!r} of '

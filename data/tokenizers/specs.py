@@ -231,7 +231,8 @@ class SentencePiece(TokenizerSpec):
             elif 'smaller than required_chars' in str(error):
                 advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
             elif 'sentences_.empty()' in str(error):
-                advice = 'it holds nothing but line ends; give it more text.'
+                held = 'U+2585 in each line, and SentencePiece leaves such lines out' if lines else 'nothing but line ends'
+                advice = f'it holds {held}; give it more text.'
             else:
                 advice = f'{error}.'
             raise ValueError(f'{self} cannot be learnt from the training part: {advice}') from error

@@ -150,6 +150,11 @@ class SourcesTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, 'holds no text'):
                 sources.files(str(path))
 
+    def test_a_link_to_a_file_that_is_gone_is_left_out(self):
+        self.write(a_txt='A')
+        (self.folder / 'b.txt').symlink_to(self.folder / 'gone.txt')
+        self.assertEqual([file.name for file in sources.files(str(self.folder))], ['a.txt'])
+
     def test_unknown_name_lists_files(self):
         self.write(a_txt='A')
         for name, message in (('more.md', r'known are train, all, a\.txt\.'), ('b.txt', r"did you mean 'a\.txt'\?"),
@@ -236,6 +241,13 @@ class SourcesTest(parameterized.TestCase):
         cut = ''.join(collect(self.part('a.txt[:50%]', 'stream')))
         self.assertEqual(cut + ''.join(collect(self.part('a.txt[50%:]', 'stream'))), text)
         self.assertAlmostEqual(len(cut) / len(text), 0.5, delta=0.01)
+
+    @parameterized.parameters('utf-8-sig', 'utf-16', 'utf-32')
+    def test_a_byte_order_mark_goes_before_the_encoding_that_is_given(self, encoding):
+        self.write(a_txt='fünf 😀'.encode(encoding), b_txt='sechs'.encode('latin-1'))
+        found = sources.files(str(self.folder), encoding='latin-1')
+        self.assertEqual(collect(sources.Split.of('train', found, 'line')), ['fünf 😀', 'sechs'])
+        self.assertEqual(sources.misread(found), '')
 
     @parameterized.parameters('utf-16-le', 'latin-1', 'cp1252', 'shift_jis')
     def test_encodings_by_name(self, encoding):

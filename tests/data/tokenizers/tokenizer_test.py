@@ -166,6 +166,8 @@ class LearnTest(parameterized.TestCase):
     def test_no_text(self):
         with self.assertRaisesRegex(ValueError, 'cannot be learnt.*nothing but line ends'):
             specs.SentencePiece(vocab=300).learn(['\n\n'])
+        with self.assertRaisesRegex(ValueError, 'it holds U.2585 in each line, and SentencePiece leaves such .* out; give'):
+            specs.SentencePiece(vocab=300).learn(['a line with \u2585 in it\n' * 9])
 
     @parameterized.parameters(
         'Byte()', "Byte(special=('cls', 'mask'))", 'Char()', 'Word(least=2)', 'SentencePiece(vocab=300)',
