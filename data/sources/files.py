@@ -397,10 +397,11 @@ class Split:
         """The first place at or after this one where a line begins, if that is at most `near` bytes further, else where a
         character does."""
         if place > 0 and near:
-            ranges = self._ranges(place - 1, place + near)
-            text = b''.join(block for file, start, stop in ranges for block in file.read(start, stop))
-            if b'\n' in text:
-                return place + text.index(b'\n')
+            ranges, read = self._ranges(place - 1, place + near), place - 1
+            for block in (block for file, start, stop in ranges for block in file.read(start, stop)):
+                if b'\n' in block:
+                    return read + block.index(b'\n') + 1
+                read += len(block)
         return self._character(place)
 
     def _character(self, place: int) -> int:

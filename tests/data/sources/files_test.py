@@ -199,6 +199,16 @@ class SourcesTest(parameterized.TestCase):
             self.assertAlmostEqual(len(part) / len(whole), share, delta=0.011)
         self.assertEqual(all(part.endswith('\n') for part in parts[:2]), lines)
 
+    def test_a_bound_is_found_without_reading_beyond_its_line(self):
+        self.write(a_txt=('x' * 299 + '\n') * 100, b_txt='y' * 100_000)
+        with mock.patch.object(sources, '_BLOCK', 64):
+            part, sizes = self.part('train[:10%]'), []
+            read = sources.File.read
+            counted = lambda *given: (sizes.append(len(block)) or block for block in read(*given))
+            with mock.patch.object(sources.File, 'read', counted):
+                self.assertEqual(part.bounds, (0, 13_200))
+        self.assertLess(sum(sizes), 300)
+
     def test_whole_numbers_and_many_files_count_files(self):
         self.write(**{f'{number:02}_txt': f'text {number}' for number in range(20)})
         self.assertEqual(collect(self.part('train[90%:95%]')), ['text 18'])
