@@ -197,7 +197,7 @@ def looks_like_a_path(given):
 def positions(snapshot, path):
     """Draws the cosine similarities of the learnt positions; those of image patches on their grid."""
     reader = snapshot.run.reader
-    table = np.asarray(position_pictures.learnt(snapshot.params))
+    table = np.asarray(position_pictures.learnt(snapshot.model, snapshot.params))
     figure = position_pictures.similarity(table, reader.grid(snapshot) if reader else None)
     keep(path, figure, {'picture': str(path), 'step': snapshot.step, 'positions': len(table),
                         'similarity': np.round(position_pictures.similarities(table), 4).tolist()},

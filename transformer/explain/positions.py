@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from display import figures
+from transformer.layers.stack import Blocks
 
 TITLE, SCALE = 'Similarity of learnt positions', 'cosine similarity (linear scale)'
 
@@ -70,12 +71,13 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
                            'all patches, the cosine of the angle between its learnt vector and theirs: red is alike.')
 
 
-def learnt(params: Mapping) -> Any:
-    """The table of learnt positions [positions, D] in the parameters of a run, or of the first part of it that has one, such as
-    an encoder. Raises ValueError if there is none."""
-    places = (params, *(part for part in params.values() if isinstance(part, Mapping)))
-    table = next((part['positions']['embedding'] for part in places if 'embedding' in part.get('positions', {})), None)
-    if table is None:
-        raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '
-                         "with model.positions='Learned()'.")
-    return table
+def learnt(model: Any, params: Mapping) -> Any:
+    """The vectors of learnt positions [T, D] in the parameters of a model, or of the first part of it that has some, such as an
+    encoder. Raises ValueError if there are none."""
+    parts = (getattr(model, 'stack', None), params), *((getattr(model, name, None), part) for name, part in params.items())
+    for stack, part in parts:
+        table = stack.positions.learnt(part['positions']) if isinstance(stack, Blocks) and 'positions' in part else None
+        if table is not None:
+            return table
+    raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '
+                     "with model.positions='Learned()'.")

@@ -4,8 +4,13 @@ import numpy as np
 from absl.testing import absltest
 from PIL import Image
 
-from transformer.attention.positions.absolute import sinusoid
+from transformer.attention.positions.absolute import Learned, sinusoid
+from transformer.attention.positions.relative import Disentangled
 from transformer.explain import positions as position_pictures
+from transformer.layers.stack import Stack
+from transformer.models.bert import Bert
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.gpt import Gpt
 
 
 def panels(figure):
@@ -41,9 +46,18 @@ class PicturesTest(absltest.TestCase):
             np.testing.assert_allclose(panel, position_pictures.similarities(table)[1 + i, 1:].reshape(2, 3))
         self.assertGreater(min(size(position_pictures.similarity(table, (2, 3)))), 100)
 
+    def test_rows_that_are_of_no_position_are_left_out(self):
+        table = np.arange(32.0).reshape(8, 4)
+        bart = EncoderDecoder(vocab=3, source_vocab=0, encoder=Stack(positions=Learned(offset=2)))
+        params = {'tokens': {}, 'encoder': {'positions': {'embedding': table}}, 'decoder': {}}
+        np.testing.assert_array_equal(position_pictures.learnt(bart, params), table[2:])
+        of_distances = Bert(vocab=3, length=16, stack=Stack(positions=Disentangled(distance=4)))
+        with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
+            position_pictures.learnt(of_distances, {'positions': {'embedding': table}})
+
     def test_refused(self):
         with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
-            position_pictures.learnt({'tokens': {}})
+            position_pictures.learnt(Gpt(vocab=3), {'tokens': {}})
         with self.assertRaisesRegex(ValueError, '7 positions has no grid of 3x3 patches'):
             position_pictures.similarity(np.ones((7, 5)), (3, 3))
 

@@ -108,6 +108,9 @@ class Learned(_Added):
         role = roles.vector() if self.frozen else roles.table()  # vectors do not decay
         return {'embedding': Wanted(table, (sizes.length - sizes.registers + self.offset, self._width(sizes)), role)}
 
+    def learnt(self, parameters: Mapping) -> jax.Array | None:
+        return parameters['embedding'][self.offset:]
+
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         front = self.offset + sizes.extra - sizes.registers
         patches = table.shape[0] - front

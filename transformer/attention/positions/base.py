@@ -70,6 +70,10 @@ class Positions:
     def layer_parameters(self, sizes: Sizes) -> dict:
         return {}
 
+    def learnt(self, parameters: Mapping) -> jax.Array | None:
+        """The vectors of positions 0, 1, .. [T, D] among its parameters; None if it has none."""
+        return None
+
     def resized(self, name: str, table: jax.Array, sizes: Sizes) -> jax.Array:
         """A parameter for another grid of patches -> the same resized to `sizes.grid`; one whose shape is the same stays."""
         if table.shape == (self.parameters(sizes) | self.layer_parameters(sizes))[name].shape:

@@ -295,6 +295,9 @@ class Tupe(_Relative):
         found |= {'bias': each(_BUCKETS)} if self.relative else {}
         return found | ({'theta': each(2)} if self.untied and sizes.extra else {})
 
+    def learnt(self, parameters: Mapping) -> jax.Array | None:
+        return parameters['embedding']
+
     def bias(self, parameters: Mapping, own: Mapping, query: jax.Array | None, key: jax.Array | None, sizes: Sizes) -> tuple:
         rows = lambda kernel: jnp.einsum('LD,DNH->LNH', parameters['embedding'], kernel, precision='highest')
         given = parameters | {name: rows(parameters[name]) for name in ('queries', 'keys')}
