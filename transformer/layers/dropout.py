@@ -20,12 +20,17 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate); key=None is evaluation.
 
     Srivastava et al. 2014, in the inverted form."""
-    if not 0.0 <= rate < 1.0:
-        raise ValueError(f'dropout is {rate}; expected a rate in [0, 1).')
+    require_rate(rate)
     if key is None or rate == 0.0:
         return x
     keep = _sixteen_bits(key, x.shape) >= min(round(rate * 65536), 65535)
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def require_rate(rate: float) -> None:
+    """Raises ValueError for a rate that leaves nothing, or that is none."""
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f'dropout is {rate}; expected a rate in [0, 1).')
 
 
 def drop_path(x: jax.Array, rate: float | jax.Array | None, key: jax.Array | None) -> jax.Array:

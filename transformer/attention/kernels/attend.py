@@ -16,7 +16,7 @@ from transformer.attention.kernels.terms import Term, terms_of
 from transformer.attention.masks.algebra import Mask
 from transformer.attention.masks.patterns import Full
 from transformer.attention.scores import products
-from transformer.layers.dropout import dropout
+from transformer.layers.dropout import dropout, require_rate
 from transformer.layers.numerics import Numerics, wide
 from transformer.layers.sharding import platform
 
@@ -64,6 +64,9 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask = F
       [B, T, N, Hv]; zeros for a query that may attend to nothing.
     """
     bias = jax.tree.map(jnp.asarray, bias if isinstance(bias, tuple) else (bias,))
+    if key.shape[2] != value.shape[2]:
+        raise ValueError(f'There are {key.shape[2]} heads of keys and {value.shape[2]} of values; give them as many of each.')
+    require_rate(rate)
     rate = rate if dropout_key is not None else 0.0
     picked = choose(query, key, value, mask=mask, bias=bias, positions=positions, rate=rate, implementation=implementation,
                     numerics=numerics)

@@ -74,6 +74,7 @@ class Synthesizer(Mechanism):
     def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                  given: Given = Given()) -> jax.Array:
         query, key, bias = self._prepared(parameters, query, value, given)
+        value = jnp.repeat(value, key.shape[2] // value.shape[2], 2)  # the table has a key for each head of the queries
         return attend(query, key, value, mask=given.mask, bias=bias, positions=given.positions, rate=given.rate,
                       dropout_key=given.dropout_key, numerics=given.numerics)
 

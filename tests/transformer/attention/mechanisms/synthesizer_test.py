@@ -1,3 +1,6 @@
+import functools
+from unittest import mock
+
 import jax
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -6,7 +9,8 @@ from tests.mechanisms import drawn, output, parameters_of, times, visible, weigh
 from tests.models import build
 from transformer.attention.masks.data import Marked, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
-from transformer.attention.mechanism import AlternateAttention, Softmax
+from transformer.attention.mechanism import AlternateAttention, Given, Softmax
+from transformer.attention.mechanisms import synthesizer
 from transformer.attention.mechanisms.synthesizer import Synthesizer
 from transformer.models.gpt import Gpt
 
@@ -50,6 +54,15 @@ class SynthesizerTest(parameterized.TestCase):
         out, matrix = naive(synthesizer, parameters, query, value, mask)
         np.testing.assert_allclose(output(synthesizer, parameters, query, None, value, mask), out, atol=3e-6)
         np.testing.assert_allclose(weights(synthesizer, parameters, query, None, value, mask), matrix, atol=3e-6)
+
+    @parameterized.parameters(*KINDS.values())
+    def test_every_kernel_gives_the_same_where_queries_share_values(self, form):
+        query, _, value = drawn()
+        parameters = parameters_of(form, query, None, value)
+        wanted = output(form, parameters, query, None, value, Causal())
+        with mock.patch.object(synthesizer, 'attend', functools.partial(synthesizer.attend, implementation='blockwise')):
+            got = form(parameters, query, None, value, Given(Causal()))
+        np.testing.assert_allclose(got, wanted, atol=2e-6)
 
     @parameterized.parameters(*KINDS.values())
     def test_keys_do_not_matter(self, synthesizer):
