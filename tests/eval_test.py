@@ -475,7 +475,8 @@ class ImagesTest(experiments.TestCase):
             experiments.script('eval').positions(
                 types.SimpleNamespace(run=types.SimpleNamespace(reader=ImageClass()), model=Vit(classes=3, patch=4), data=data,
                                       params=params, step=7), out)
-        position_pictures.similarity(position_pictures.learnt(Vit(classes=3, patch=4), params), (1, 2)).savefig(self.folder / 'wanted.png')
+        table = position_pictures.learnt(Vit(classes=3, patch=4), params)
+        position_pictures.similarity(table, (1, 2)).savefig(self.folder / 'wanted.png')
         self.assertEqual(out.read_bytes(), (self.folder / 'wanted.png').read_bytes())
 
     def test_split_and_files_agree(self):

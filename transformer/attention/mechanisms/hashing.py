@@ -50,6 +50,17 @@ class Hashing(Mechanism):
 
     def __call__(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
                  given: Given = Given()) -> jax.Array:
+        return given.numerics.cast(self._mixed(query, value, given))
+
+    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
+                given: Given = Given()) -> jax.Array:
+        """The weight of every value: the output for one-hot values."""
+        length = query.shape[1]
+        one_hot = jnp.broadcast_to(jnp.eye(length)[:, None], (len(query), length, 1, length))
+        return jnp.swapaxes(self._mixed(query, one_hot, dataclasses.replace(given, rate=0.0)), 1, 2)
+
+    def _mixed(self, query, value, given):
+        """The output [B, T, N, H], in at least float32."""
         batch, length, heads, _ = query.shape
         chunk = min(self.chunk, length)
         more = -length % chunk
@@ -68,14 +79,7 @@ class Hashing(Mechanism):
             sums.append(total)
         share = jax.nn.softmax(jnp.stack(sums), 0)[..., None]  # [rounds, B, N, T, 1]
         out = (share * jnp.stack(outs)).sum(0)
-        return given.numerics.cast(jnp.swapaxes(out[:, :, :length], 1, 2))
-
-    def weights(self, parameters: Mapping, query: jax.Array | None, key: jax.Array | None, value: jax.Array,
-                given: Given = Given()) -> jax.Array:
-        """The weight of every value: the output for one-hot values."""
-        length = query.shape[1]
-        one_hot = jnp.broadcast_to(jnp.eye(length)[:, None], (len(query), length, 1, length))
-        return jnp.swapaxes(self(parameters, query, key, one_hot, dataclasses.replace(given, rate=0.0)), 1, 2)
+        return jnp.swapaxes(out[:, :, :length], 1, 2)
 
     def _bucket(self, query, number):
         """The bucket of each query [B, N, T]."""
