@@ -63,7 +63,7 @@ class Linformer(Mechanism):
                 given: Given = Given()) -> jax.Array:
         """softmax(...)·F: rows need not sum to 1, and entries may be negative."""
         short, _ = self._compressed(parameters, query, key, value, given)
-        matrix = given.numerics.einsum('BNTR,RS->BNTS', weights_of(query, short, numerics=given.numerics),
+        matrix = given.numerics.scores('BNTR,RS->BNTS', weights_of(query, short, numerics=given.numerics),
                                        self._matrices(parameters)[1])
         documents = segments_of(given.mask, query.shape[1], key.shape[1])
         return matrix if documents is None else jnp.where((documents[1] != 0)[:, None, None], matrix, 0.0)
@@ -92,9 +92,8 @@ class MemoryCompressed(Mechanism):
     def parameters(self, query: Any, key: Any, value: Any) -> dict:
         def kernel(x):
             heads, width = x.shape[2:]
-            initialiser = xavier()
-            matrix = lambda key, shape, *dtype: initialiser(key, (self.factor * width, heads * width), *dtype).reshape(
-                self.factor, width, heads, width).swapaxes(1, 2)
+            each = lambda key, *dtype: xavier()(key, (self.factor * width, width), *dtype).reshape(self.factor, width, width)
+            matrix = lambda key, shape, *dtype: jnp.stack([each(one, *dtype) for one in jax.random.split(key, heads)], 1)
             return Wanted(matrix, (self.factor, heads, width, width), roles.matrix((0, 2), (3,), heads=1, shared=True))
         return {'key': kernel(key), 'value': kernel(value)}
 

@@ -1,3 +1,5 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
@@ -47,6 +49,14 @@ class LinformerTest(parameterized.TestCase):
 
 
 class MemoryCompressedTest(parameterized.TestCase):
+    @parameterized.parameters(1, 8)
+    def test_initial_windows_have_one_size_for_any_number_of_heads(self, heads):
+        arrays = drawn(heads=heads, key_heads=heads, width=32)
+        for one in MemoryCompressed(factor=3).parameters(*arrays).values():
+            kernel = one.initialiser(jax.random.key(0), one.shape)
+            self.assertEqual(kernel.shape, (3, heads, 32, 32))
+            self.assertAlmostEqual(float(jnp.square(kernel).mean()), 2 / (3 * 32 + 32), delta=1e-3)  # Xavier's
+
     @parameterized.product(factor=(1, 2, 3), mask=(
         Full(), Causal(), Causal() & Window(4), Padding(LENGTHS), Causal() & DOCUMENTS, DOCUMENTS & Padding(LENGTHS)))
     def test_equals_a_float64_loop(self, factor, mask):
