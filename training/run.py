@@ -410,7 +410,7 @@ def build(config, mesh, folder=None, source=None, *, applied=False, planned=Fals
                                  'of the config, or raise it.')
     if data.packed and isinstance(model, contracts.Separating) and not model.packs:
         raise ValueError(f'{config.model.name} cannot separate documents that share a row, as with data.packing='
-                         f"{config.data.packing!r}; set data.packing='buckets' or 'none'.")
+                         f"{config.data.packing!r}; set data.packing='buckets' or 'none', or take another attention.")
     task = _part(config.task, contracts.Task, 'task')
     for name, value in task.options(train=True).items():
         if name not in inspect.signature(type(model).__call__).parameters:

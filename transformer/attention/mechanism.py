@@ -214,6 +214,10 @@ class AlternateAttention(ByLayer, Mechanism):
         return self.even.free_length and self.odd.free_length
 
     @property
+    def packed(self) -> bool:
+        return self.even.packed and self.odd.packed
+
+    @property
     def decoding(self) -> Mechanism:
         return AlternateAttention(self.even.decoding, self.odd.decoding)
 

@@ -143,6 +143,11 @@ class Blocks:
         return self.head_width or self.width // self.heads
 
     @property
+    def packs(self) -> bool:
+        """Whether its attention keeps documents apart that share a row."""
+        return self.attention.packed
+
+    @property
     def table_init(self) -> Callable:
         """The initialiser of embeddings below the stack."""
         return self._initial.embedding(self.layers)
@@ -343,7 +348,8 @@ class Stack(Blocks):
           length: the longest row; position encodings that are defined beyond it (Alibi(), Rotary(), ...) can be evaluated on
             longer ones.
           segments: [B, T], packed documents (0 = padding); None: each row is one document. With a cache: 0 = padding after a
-            prompt, which a recurrent state must not take in.
+            prompt, which a recurrent state must not take in. If the stack cannot keep several apart (`packs`), the rows that
+            have them become NaN.
           positions: [B, T], the position of each token in its document; None: 0..T-1.
           prefix: [B, T], 1 for tokens that all tokens of their document see, whatever the mask; None: there are none. With a
             cache: those of its first tokens.
@@ -356,10 +362,12 @@ class Stack(Blocks):
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(tokens), (rows, tokens))
         mask = self.mask if prefix is None else self.mask | Marked(prefix)
-        if segments is not None and cache is None:
+        if segments is not None and cache is None and self.packs:
             mask = mask & Segments(segments, segments)
         elif segments is not None:
             mask = mask & Padding(jnp.where(segments != 0, positions + 1, 0).max(1))
+        if segments is not None and not self.packs:
+            x = jnp.where((segments > 1).any(1)[:, None, None], jnp.nan, x)
         sizes = self.sizes(length, input_width=x.shape[-1])
         shared = Parameters(self.positions.parameters(sizes), numerics=numerics, name='positions')()
         encoding = Encoding(self.positions, shared, positions, positions, sizes)

@@ -48,6 +48,11 @@ class Bert(nn.Module):
         super().__post_init__()
 
     @property
+    def packs(self) -> bool:
+        """Whether it tells apart the documents of a row, by `segments`."""
+        return self.stack.packs
+
+    @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'attention': Heads(self.stack)}

@@ -55,6 +55,11 @@ class Electra(nn.Module):
         super().__post_init__()
 
     @property
+    def packs(self) -> bool:
+        """Whether it tells apart the documents of a row, by `segments`."""
+        return self.generator.packs and self.discriminator.packs
+
+    @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {f'{name}/attention': Heads(getattr(self, name), name) for name in ('generator', 'discriminator')}

@@ -58,6 +58,11 @@ class EncoderDecoder(nn.Module):
     parameter_dtype: str = 'float32'
 
     @property
+    def packs(self) -> bool:
+        """Whether it tells apart the documents of a row, by `segments`."""
+        return self.encoder.packs and self.decoder.packs and self.cross_attention.packed
+
+    @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'encoder/attention': Heads(self.encoder, 'encoder'), 'decoder/attention': Heads(self.decoder, 'decoder'),
@@ -106,7 +111,8 @@ class EncoderDecoder(nn.Module):
             lengths = cache['source']['lengths']
         if cache is None and decoder_segments is None:
             decoder_segments = jnp.ones(decoder_inputs.shape, jnp.int32)
-        seen = Padding(lengths) if cache is not None else Segments(decoder_segments, segments)
+        apart = cache is None and self.cross_attention.packed
+        seen = Segments(decoder_segments, segments) if apart else Padding(lengths)
         x, new, more = OverRows(self.decoder, self.length, numerics, name='decoder')(
             self._embedded(target_tokens, decoder_inputs, self.decoder), segments=decoder_segments,
             positions=decoder_positions, key=fold(key, 'decoder'), cache=cache, source=Source(hidden, seen),

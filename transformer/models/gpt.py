@@ -32,6 +32,11 @@ class Gpt(nn.Module):
     parameter_dtype: str = 'float32'
 
     @property
+    def packs(self) -> bool:
+        """Whether it tells apart the documents of a row, by `segments`."""
+        return self.stack.packs
+
+    @property
     def attentions(self) -> dict:
         """{name: `Heads`} of the attention layers whose heads `head_mask` can switch off."""
         return {'attention': Heads(self.stack)}

@@ -16,18 +16,24 @@ from tests.mechanisms import CASES, drawn, output, parameters_of, times, used, w
 from tests.models import build, changed
 from training.config import resolve
 from transformer.attention.context import Context
-from transformer.attention.masks.data import Padding, Segments
+from transformer.attention.masks.data import Explicit, Padding, Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
 from transformer.attention.mechanism import AlternateAttention, Given, Mechanism, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
 from transformer.attention.mechanisms.linear import Linear
+from transformer.attention.mechanisms.nystrom import Nystrom
+from transformer.attention.mechanisms.projected import Linformer
 from transformer.attention.multi_head import MultiHead
 from transformer.attention.positions.absolute import Learned, Sinusoidal
 from transformer.attention.positions.base import Encoding, NoPositions
 from transformer.attention.positions.rotary import Rotary
 from transformer.decoding.generate import generate
 from transformer.decoding.strategies import Greedy
+from transformer.layers.heads import NoHead
 from transformer.layers.numerics import Numerics
+from transformer.layers.stack import Stack
+from transformer.models.bert import Bert
+from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
 from vit.models.vit import Vit
 
@@ -39,6 +45,8 @@ IMAGES = RNG.normal(size=(8, 6, 6, 1)).astype(np.float32)
 GPT = build(Gpt, vocab=11, length=12, layers=1, heads=4, width=8)
 VIT = build(Vit, classes=3, patch=2, layers=1, heads=2, width=8)
 SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 2, [4] * 2 + [1] * 5 + [3] * 5])
+BASE = Stack(layers=1, heads=2, width=8)
+DECODER = dataclasses.replace(BASE, mask=Causal())
 ONE = np.ones_like(SEGMENTS)  # document in each row
 
 
@@ -279,10 +287,42 @@ class DeclarationsTest(parameterized.TestCase):
         arrays, mask = drawn(), Causal() if mechanism.causal else Full()
         parameters = parameters_of(mechanism, *arrays)
         half = [jnp.asarray(x, jnp.bfloat16) for x in arrays]
-        got = output(mechanism, parameters, *half, mask, numerics=Numerics('bfloat16'))
+        given = Given(mask, numerics=Numerics('bfloat16'))
+        got = output(mechanism, parameters, *half, mask, numerics=given.numerics)
         self.assertEqual(got.dtype, jnp.bfloat16)
         wanted = output(mechanism, parameters, *(np.float32(x) for x in half), mask)
         np.testing.assert_allclose(np.float32(got), wanted, atol=0.02 * np.abs(wanted).max())  # they err by 0.006 at most
+        self.assertEqual(mechanism.weights(parameters, *used(mechanism, *half), given).dtype, np.float32)
+
+
+class PaddedTextTest(parameterized.TestCase):
+    """Mechanisms that see one document in a row, in models of texts, whose rows have segments: 1, and 0 for padding."""
+
+    @cases(packed=False)
+    def test_what_stands_in_the_padding_does_not_matter(self, mechanism):
+        bert = build(Bert, vocab=11, length=12, layers=1, heads=2, width=8, attention=mechanism, head=NoHead())
+        there = np.arange(12) < np.array([[7], [12]])
+        params = bert.init(KEY, TOKENS)['params']
+        hidden = lambda tokens, segments: np.asarray(apply(bert, params, tokens, segments=segments)['hidden'])
+        first = hidden(TOKENS, there.astype(int))
+        np.testing.assert_array_equal(hidden(np.where(there, TOKENS, 3), there.astype(int))[there], first[there])
+        self.assertTrue((hidden(TOKENS, np.ones_like(TOKENS))[0, :7] != first[0, :7]).any())  # able to fail
+        self.assertFalse(bert.packs)
+        two = hidden(TOKENS, np.where(np.arange(12) < np.array([[12], [5]]), 1, 2))
+        self.assertTrue(np.isfinite(two[0]).all())
+        self.assertTrue(np.isnan(two[1]).all())
+
+    def test_a_pair_of_texts(self):
+        pair = EncoderDecoder(11, 0, 12, 12, encoder=dataclasses.replace(BASE, attention=Nystrom(landmarks=4)),
+                              decoder=DECODER, cross_attention=Linformer(rank=4))
+        there = np.arange(12) < np.array([[7], [12]])
+        params = pair.init(KEY, TOKENS, decoder_inputs=TOKENS)['params']
+        hidden = lambda tokens: np.asarray(apply(pair, params, tokens, decoder_inputs=TOKENS, segments=there.astype(int),
+                                                 decoder_segments=np.ones_like(TOKENS))['hidden'])
+        np.testing.assert_array_equal(hidden(np.where(there, TOKENS, 3)), hidden(TOKENS))
+        self.assertTrue((hidden(np.where(there, 3, TOKENS)) != hidden(TOKENS)).any())
+        self.assertFalse(pair.packs)
+        self.assertTrue(EncoderDecoder(11, 0, encoder=BASE, decoder=DECODER).packs)
 
 
 class RefusedTest(parameterized.TestCase):
@@ -353,6 +393,14 @@ class RefusedTest(parameterized.TestCase):
                                                                             context=Context(mask, Encoding(kind)))
         self.assertRefused('attention=.* has no scores that a position encoding could add to', begin(Bias()))
         jax.eval_shape(begin(NoPositions()))
+
+    @cases(patterns=False)
+    def test_a_mask_of_single_pairs(self, mechanism):
+        mask, query = Explicit(np.tril(np.ones((1, 9, 9), bool))), 'query' in mechanism.projections
+        mask = mask if mechanism.bidirectional else mask & Causal()
+        self.assertRefused(r'A mask of single pairs, Explicit\(\.\.\), needs an attention with scores; use Softmax\(\)',
+                           lambda: MultiHead(4, 2 if query else 0, mechanism=mechanism).init(
+                               KEY, jnp.zeros((1, 9, 8)), context=Context(mask)))
 
     def test_a_mask_that_is_not_joined_by_and(self):
         mask = Full() | Padding(np.array([3, 4]))

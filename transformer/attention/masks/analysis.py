@@ -83,6 +83,8 @@ def segments_of(mask: Mask, queries: int, keys: int) -> tuple | None:
         raise ValueError(f'The mask {mask} is not a pattern joined with Padding or Segments by &, as this attention needs; use '
                          'Softmax().')
     query, key = jnp.ones((1, queries), jnp.int32), jnp.ones((1, keys), jnp.int32)
+    if any(isinstance(term, Explicit) for term in terms):
+        raise ValueError('A mask of single pairs, Explicit(..), needs an attention with scores; use Softmax().')
     for term in terms:
         if isinstance(term, Padding):
             if term.lengths.ndim != 1:

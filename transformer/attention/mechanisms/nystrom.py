@@ -15,8 +15,9 @@ from transformer.attention.mechanism import Given, Mechanism
 class Nystrom(Mechanism):
     """softmax(q·K̃ᵀ)·softmax(Q̃·K̃ᵀ)⁺·softmax(Q̃·Kᵀ)·V, all scaled by 1 / sqrt(H) (Xiong et al. 2021, eq. 13).
 
-    The landmarks Q̃ and K̃ are means over equal pieces of the row without its padding, so that there is no causal form. The
-    pseudo-inverse of A is computed iteratively from Z_0 = Aᵀ / (|A|_1·|A|_∞) (eq. 11 and section 3.2):
+    The landmarks Q̃ and K̃ are means over equal pieces of the row without its padding, so that there is no causal form, nor one
+    for the queries of a decoder to a source. The pseudo-inverse of A is computed iteratively from Z_0 = Aᵀ / (|A|_1·|A|_∞)
+    (eq. 11 and section 3.2):
 
         Z' = Z·(13·I - A·Z·(15·I - A·Z·(7·I - A·Z))) / 4
 
@@ -30,7 +31,7 @@ class Nystrom(Mechanism):
     landmarks: int = 32
     iterations: int = 6
 
-    causal = cached = scored = patterns = packed = False
+    causal = cross = cached = scored = patterns = packed = False
 
     def __post_init__(self):
         if self.landmarks < 1 or self.iterations < 0:
@@ -51,14 +52,11 @@ class Nystrom(Mechanism):
         """softmax(q·K̃ᵀ)·softmax(Q̃·K̃ᵀ)⁺ [B, N, T, M] and softmax(Q̃·Kᵀ) [B, N, M, S]."""
         numerics, documents = given.numerics, segments_of(given.mask, query.shape[1], key.shape[1])
         there = jnp.ones(key.shape[:2], bool) if documents is None else jnp.broadcast_to(documents[1] != 0, key.shape[:2])
-        own = there if query.shape[1] == key.shape[1] else jnp.ones(query.shape[:2], bool)
-        queries, any_query = self._means(query, own, numerics)
-        keys, any_key = self._means(key, there, numerics)
-        rows, columns = any_query[:, None, :, None], any_key[:, None, None]
-        bias = lambda visible: (jnp.where(visible, 0.0, -jnp.inf),)
-        far = weights_of(query, keys, bias=bias(columns), numerics=numerics)
-        near = jnp.where(rows, weights_of(queries, keys, bias=bias(columns), numerics=numerics), 0.0)
-        last = weights_of(queries, key, bias=bias(there[:, None, None]), numerics=numerics)
+        (queries, full), (keys, _) = (self._means(x, there, numerics) for x in (query, key))
+        bias = lambda visible: (jnp.where(visible[:, None, None], 0.0, -jnp.inf),)
+        far = weights_of(query, keys, bias=bias(full), numerics=numerics)
+        near = jnp.where(full[:, None, :, None], weights_of(queries, keys, bias=bias(full), numerics=numerics), 0.0)
+        last = weights_of(queries, key, bias=bias(there), numerics=numerics)
         return numerics.scores('BNTM,BNML->BNTL', far, self._inverse(near)), last
 
     def _means(self, x, there, numerics):

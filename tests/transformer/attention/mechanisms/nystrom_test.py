@@ -46,12 +46,6 @@ class NystromTest(parameterized.TestCase):
         np.testing.assert_allclose(got, naive(nystrom, query, key, value, lengths), atol=3e-5)
         np.testing.assert_allclose(times(weights(nystrom, {}, query, key, value, mask), value), got, atol=1e-5)
 
-    def test_two_sources(self):
-        query, key, value = drawn(queries=6)
-        nystrom = Nystrom(landmarks=4, iterations=4)
-        got = output(nystrom, {}, query, key, value, Full())
-        np.testing.assert_allclose(got, naive(nystrom, query, key, value, (9, 9)), atol=3e-5)
-
     @parameterized.parameters(9, 16)
     def test_as_many_landmarks_as_positions_give_softmax_attention(self, landmarks):
         query, key, value = drawn(width=8)
