@@ -94,7 +94,8 @@ def table(plans):
         if plan['case'] in WEAK:
             continue
         memory, chips = plan['memory_gb'], plan['device'].partition(' ')[0]
-        row = [plan['case'], f'{chips} of {plan["topology"].partition(":")[0]}', f'{plan["rows"]:,}',
+        kind = plan['topology'].partition(':')[0].replace('h100', 'H100')
+        row = [plan['case'], f'{chips} of {kind}', f'{plan["rows"]:,}',
                f'{memory["all"]:.1f} of {memory["there is"]:.1f} GB']
         if plan['fits']:
             ms, sent = plan['bounds_ms'], sum(one['sent'] for one in plan['collectives'])
