@@ -40,12 +40,19 @@ def translate(snapshot: Any, sources: Sequence, *, strategy: Strategy, key: jax.
                 given = dict(prompts=[[data.start, *prefix]] * len(batch), source=batch)
             else:
                 given = dict(prompts=[[*source, *prefix] for source in batch],
-                             prefixes=[len(source) if data.bidirectional else 0 for source in batch])
+                             prefixes=list(map(len, batch)) if sees_source(snapshot) else None)
             outputs = generate(snapshot.model, snapshot.params, **given, steps=limits, strategy=strategy, key=key,
                                numbers=streams, end=data.end, vocab=data.facts['vocab'])
             found |= zip(part, outputs)
             advance(len(part))
     return [found[i] for i in range(len(sources))]
+
+
+def sees_source(snapshot: Any) -> bool:
+    """Whether the tokens of a source see each other, as in the training of a decoder alone: its task gives the model the
+    `prefix`, and its data mark sources with it."""
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in snapshot.data.shapes.items()}
+    return snapshot.data.bidirectional and 'prefix' in jax.eval_shape(snapshot.run.task.inputs, batch)
 
 
 def longest_source(run: Any) -> int:

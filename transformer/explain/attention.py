@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.contracts import ReadsSource
 from transformer.decoding.strategies import Greedy
-from transformer.decoding.translate import encoded, longest_source, translate
+from transformer.decoding.translate import encoded, longest_source, sees_source, translate
 from transformer.explain import maps, page, pictures
 
 MOST_TOKENS = 1024  # in a picture
@@ -78,8 +78,9 @@ def of_pair(snapshot: Any, text: str, steps: bool = False) -> tuple:
     written = [*best.tokens, data.end] if best.finished else best.tokens
     if not isinstance(snapshot.model, ReadsSource):
         row = np.array([*source, *written[:-1]])
-        marks = (np.arange(len(row)) < len(source) * data.bidirectional).astype(np.int32)
-        seen, shown = look(snapshot, steps, inputs=row[None], prefix=marks[None]), data.pieces(row)
+        marks = (np.arange(len(row)) < len(source)).astype(np.int32)
+        given = {'prefix': marks[None]} if sees_source(snapshot) else {}
+        seen, shown = look(snapshot, steps, inputs=row[None], **given), data.pieces(row)
         return View([seen.section(shown, shown)]), seen.found, {'tokens': shown, 'text': data.decode(best.tokens)}
     target = np.array([data.start, *written[:-1]])  # the decoder never reads the last one
     view, found, more = _between(snapshot, source, target, data.pieces(source), data.target_pieces(target),
