@@ -25,6 +25,7 @@ from training import workdir
 from training.checkpoint import Checkpoints
 from transformer.attention.masks.patterns import Causal, Window
 from transformer.models.gpt import Gpt
+from transformer.tasks.language_model import NextToken
 
 V, T = 32, 8
 
@@ -85,6 +86,12 @@ class OpenRows(Opened):
     def evaluation(self, split, batch_size, **view):
         batches = [self.config.batch(i, batch_size) for i in range(3)]
         return Batches(batches, {'bytes': 100, 'tokens': 50, 'split': split, **view})
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked(NextToken):
+    def inputs(self, batch):
+        return super().inputs(batch) | {'prefix': batch['segments']}
 
 
 class Batches(list):
@@ -283,6 +290,14 @@ class BuildTest(parameterized.TestCase):
         self.assertEqual(runs.build(config, meshes.make(1)).task.block, 4)
         config.model = base.part('transformer.models.recurrent_lm:RecurrentLm')
         with self.assertRaisesRegex(ValueError, 'task.block is 4, but transformer.models.recurrent_lm:.* has no block; leave'):
+            runs.build(config, meshes.make(1))
+
+    def test_inputs_that_the_model_does_not_take_are_refused(self):
+        config = config_of().unlock()
+        config.task = base.part(f'{__name__}:Marked')
+        self.assertIsInstance(runs.build(config, meshes.make(1)).task, Marked)
+        config.model = base.part('transformer.models.recurrent_lm:RecurrentLm')
+        with self.assertRaisesRegex(ValueError, '.*:Marked gives the model prefix, which .*:RecurrentLm does not take; cho'):
             runs.build(config, meshes.make(1))
 
     @parameterized.parameters(3, 16)
