@@ -49,6 +49,12 @@ class TextTest(PredictTest):
             self.assertRegex(
                 done.err, r'\Apredict.py: answer 1: ends after \d+ new tokens: the context of this model is \d+\.\n\Z')
 
+    def test_a_prompt_of_the_length_that_is_advised_fits(self):
+        done = experiments.call('predict', f'--workdir={self.workdir}', stdin=b'k' * 15)
+        self.assertEqual(done.err, 'predict.py: The prompt in line 1 has 15 tokens, but the context of this model is 16 and '
+                         'must hold 1 special token and a new one too; shorten it to 14.\n')
+        self.assertLen(self.predict(self.workdir, '--tokens=1', stdin=b'k' * 14), 1)
+
     def test_characters_that_the_vocabulary_lacks(self):
         done = experiments.call('predict', f'--workdir={self.workdir}', '--tokens=2', stdin='k\u4e2d\u6587'.encode())
         self.assertRegex(done.err, r'\Apredict.py: answer 1: 2 of the \d tokens of the prompt are unknown to the tokenizer\.')
@@ -175,8 +181,8 @@ class TranslationTest(PredictTest):
         self.assertTrue(all(one['text'].startswith('head row') for one in rows[0]['outputs']))
         done = experiments.call('predict', f'--workdir={self.workdir}', f'--prefix={"row " * 12}', stdin=b'key\n')
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertEqual(done.err, 'predict.py: --prefix has 13 tokens, but the context of this model is 12 and must hold a '
-                         'new one too; shorten it to 11.\n')
+        self.assertEqual(done.err, 'predict.py: --prefix has 12 tokens, but the context of this model is 12 and must hold 1 '
+                         'special token and a new one too; shorten it to 10.\n')
 
     @pytest.mark.slow
     def test_a_byte_order_mark_is_not_part_of_the_first_line(self):
@@ -234,7 +240,7 @@ class PrefixTest(PredictTest):
         done = experiments.call('predict', f'--workdir={self.folder / "run"}', f'--prefix={"row " * 17}',
                                 stdin=b'mask\nkey value\n')
         self.assertEqual((done.code, done.out), (1, ''))
-        self.assertStartsWith(done.err, 'predict.py: The source in line 2 with --prefix has 20 tokens, but the context')
+        self.assertStartsWith(done.err, 'predict.py: The source in line 2 with --prefix has 19 tokens, but the context')
 
     def refused(self, workdir, given, message):
         done = experiments.call('predict', f'--workdir={workdir}', stdin=given)

@@ -31,13 +31,15 @@ class Hypothesis:
     finished: bool
 
 
-def require_room(model: Any, prompt: Sequence[int] | np.ndarray, what: str = 'The prompt') -> None:
-    """Raises ValueError, which begins with `what`, for an empty prompt, and for one that leaves no room for a new token."""
+def require_room(model: Any, prompt: Sequence[int] | np.ndarray, what: str = 'The prompt', own: int = 0) -> None:
+    """Raises ValueError, which begins with `what`, for an empty prompt, and for one that leaves no room for a new token; `own`
+    of its tokens, such as that of a start, are no part of what was given."""
     if not len(prompt):
         raise ValueError(f'{what} is empty; give at least one character to continue.')
     if len(prompt) >= model.length:
-        raise ValueError(f'{what} has {len(prompt)} tokens, but the context of this model is {model.length} and must hold a '
-                         f'new one too; shorten it to {model.length - 1}.')
+        special = f'{own} special {"token" if own == 1 else "tokens"} and ' if own else ''
+        raise ValueError(f'{what} has {len(prompt) - own} tokens, but the context of this model is {model.length} and must '
+                         f'hold {special}a new one too; shorten it to {model.length - 1 - own}.')
 
 
 def require_strategy(model: Any, params: Any, strategy: Strategy, vocab: int, translates: bool = False) -> None:

@@ -49,8 +49,9 @@ class Completion(Reader):
         pieces = pieces_of(data, watch) if watch else None
         strategy = watched(strategy, pieces) if watch else strategy
         prompts = [data.prompt(line) for line in lines]
+        own = len(data.prompt(''))
         for number, prompt in enumerate(prompts, 1):
-            require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}')
+            require_room(snapshot.model, prompt, f'The prompt in {place(number, name)}', own)
         for i, (line, prompt) in enumerate(zip(lines, prompts)):
             # One prompt at a time, so that each answer is printed as soon as it is known.
             with _interruptible() if pieces else contextlib.nullcontext(), contextlib.ExitStack() as stack:

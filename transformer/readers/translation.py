@@ -33,13 +33,15 @@ class Translation(Reader):
                        otherwise='give --truncate, in Python truncate=True') if source.strip() else None
                for number, source in enumerate(lines, 1)]
         begun = data.encode_target(prefix)[:-1] if prefix else ()
-        if isinstance(snapshot.model, ReadsSource):
-            require_room(snapshot.model, [data.start, *begun], '--prefix')
+        alone = not isinstance(snapshot.model, ReadsSource)  # a decoder
+        own = (len(data.encode('')) if alone else 1) + (len(data.encode_target('')) - 1 if prefix else 0)  # special tokens
+        if not alone:
+            require_room(snapshot.model, [data.start, *begun], '--prefix', own)
         else:
             for number, source in enumerate(ids, 1):
                 if source is not None:
                     what = f'The source in {place(number, name)}{" with --prefix" if prefix else ""}'
-                    require_room(snapshot.model, [*source, *begun], what)
+                    require_room(snapshot.model, [*source, *begun], what, own)
         for first in range(0, len(lines), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(lines)))
             part = {i: ids[i] for i in numbers if ids[i] is not None}

@@ -9,7 +9,7 @@ from tests import decoders
 from tests.marks import slow_but
 from tests.models import build
 from transformer.decoding.constraints import Without
-from transformer.decoding.generate import generate
+from transformer.decoding.generate import generate, require_room
 from transformer.decoding.strategies import Beam, DiverseBeam, Greedy, Sample
 from transformer.models.gpt import Gpt
 
@@ -109,6 +109,13 @@ class GptTest(parameterized.TestCase):
         message = f'prompt has {length} tokens, but the context of this model is 12 .*; shorten it to 11'
         with self.assertRaisesRegex(ValueError, message):
             greedy([[1], [1] * length], 5)
+
+    def test_tokens_of_its_own_are_no_part_of_what_is_to_be_shortened(self):
+        for own, length, message in ((1, 12, 'has 11 tokens, .* is 12 and must hold 1 special token and a new one .* to 10'),
+                                     (2, 13, 'has 11 tokens, .* must hold 2 special tokens and a new one .* to 9')):
+            with self.assertRaisesRegex(ValueError, message):
+                require_room(MODEL, [1] * length, own=own)
+            require_room(MODEL, [1] * 11, own=own)
 
     def test_an_empty_prompt_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'empty'):
