@@ -205,7 +205,10 @@ class TranslationTest(PredictTest):
         file.write_bytes(b'\n\n' + long + b'\n')
         done = experiments.call('predict', f'--workdir={self.workdir}', f'--input={file}')
         self.assertStartsWith(done.err, f'predict.py: The source in line 3 of {file} has 13 tokens')
-        cut, whole = self.predict(self.workdir, '--truncate', stdin=long + b'\n' + b' '.join([b'key'] * 11) + b'\n')
+        lines = long + b'\n' + b' '.join([b'key'] * 11) + b'\n'
+        done = experiments.call('predict', f'--workdir={self.workdir}', '--truncate', '--tokens=5', stdin=lines)
+        self.assertEqual(done.err, 'predict.py: answer 1: the source is cut to 12 tokens; 1 at its end are not read.\n')
+        cut, whole = done.out.splitlines()
         self.assertEqual(cut, whole)
 
     @pytest.mark.slow

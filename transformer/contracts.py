@@ -241,6 +241,9 @@ class QuestionedText(FramedText, Protocol):
         """((ids, types) [n] of each row, its window as in `transformer.decoding.spans.best_spans`) of a question about a text.
         Raises ValueError if either is empty."""
 
+    def cut(self, question: str) -> int:
+        """The number of tokens of a question that `read_question` leaves out."""
+
 
 @runtime_checkable
 class ToldStories(Protocol):

@@ -261,6 +261,13 @@ class OpenQuestions(examples.OpenExamples):
         windows = [rows.window(row) for row in range(len(rows))]
         return [rows.framed(row, window) for row, window in enumerate(windows)], windows
 
+    def cut(self, question: str) -> int:
+        """The number of tokens of a question that `read_question` leaves out."""
+        return max(0, len(self._ids([question])[0]) - self.config.question_length)
+
+    def _ids(self, questions: list[str]) -> list[np.ndarray]:
+        return examples.encoded(self.tokenizer, [question.strip() for question in questions])
+
     def _evaluate(self, part: examples.ExampleSplit, batch_size: int, view: dict):
         """As in OpenExamples; `windows` are the ContextWindow of each row, `questions` the Question of each number."""
         batches = super()._evaluate(part, batch_size, view)
@@ -273,8 +280,7 @@ class OpenQuestions(examples.OpenExamples):
 
     def _rows_of(self, questions: list[Question]) -> _QuestionRows:
         config, passages = self.config, {}
-        encoded = examples.encoded(self.tokenizer, [question.question.strip() for question in questions])
-        asked = [ids[: config.question_length] for ids in encoded]
+        asked = [ids[: config.question_length] for ids in self._ids([question.question for question in questions])]
         numbers, starts = [], []
         for number, question in enumerate(questions):
             if question.context not in passages:

@@ -7,7 +7,7 @@ from typing import Any
 from transformer.contracts import ReadsSource, TranslatedText
 from transformer.decoding.generate import require_room
 from transformer.decoding.strategies import Beam, Strategy
-from transformer.decoding.translate import encoded, longest_source, translate
+from transformer.decoding.translate import EXTRA, encoded, longest_source, translate
 from transformer.explain import attention
 from transformer.readers.base import Reader, hypotheses, place
 from transformer.readers.rows import AT_ONCE
@@ -15,7 +15,8 @@ from transformer.readers.rows import AT_ONCE
 
 @dataclasses.dataclass(frozen=True)
 class Translation(Reader):
-    """The translation of a text; that of a blank line is empty."""
+    """The translation of a text; that of a blank line is empty. A note says whether the source was cut, and whether the
+    translation has filled the context of the model."""
     flags = 'strategy', 'tokens', 'seed', 'truncate', 'prefix'
     usual = Beam(size=4, length_penalty=0.6)
     contract, what = TranslatedText, 'pairs of texts'
@@ -53,7 +54,15 @@ class Translation(Reader):
                 for one in found:
                     one['text'] = self.said(data, lines[i], one['text'], [*begun, *one['ids']])
                 best = found[0]
-                yield best['text'].replace('\n', ' '), {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
+                details = {'source': lines[i], **best, 'outputs': outputs.get(i, [])}
+                if i in part:
+                    room = snapshot.model.length + 1 - len(begun) - (len(part[i]) if alone else 1)
+                    full = (tokens or len(part[i]) + EXTRA) > room and not best['finished']
+                    cut = len(data.encode(lines[i])) - len(part[i]) if truncate else 0
+                    notes = [f'the source is cut to {longest} tokens; {cut:,} at its end are not read'] * (cut > 0)
+                    notes += [f'ends after {room} new tokens: the context of this model is {snapshot.model.length}'] * full
+                    details |= ({'cut': cut} if cut else {}) | ({'note': '; '.join(notes)} if notes else {})
+                yield best['text'].replace('\n', ' '), details
 
     def require(self, data: Any, line: str, where: str) -> None:
         """Raises ValueError for a line that no source can be made of, of the place `where`."""
