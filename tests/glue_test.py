@@ -180,6 +180,13 @@ class GlueTest(experiments.TestCase):
         self.assertEqual([line for line, _ in found[1:]], [f'{n}\t{one}' for n, one in enumerate(wanted)])
         self.assertEqual([details['class'] for _, details in found[1:]], [*names])
 
+    def test_a_table_that_cannot_be_answered_gives_no_header(self):
+        _, data = self.data(self.trained(), 'sst2', **{'data.path': str(self.write('sst2'))})
+        given = types.SimpleNamespace(data=data.open(None))
+        answers = classes.SubmittedClasses().answers(given, ['index\tsentence', '0\tkey row'], 'test.tsv')
+        with mock.patch.object(whole, 'outputs', side_effect=ValueError('no logits')), self.assertRaisesRegex(ValueError, 'no'):
+            next(answers)
+
     @parameterized.parameters(
         ('sst2', 'sentence', ('key row', '', ' '), [7, 0, 0]),
         ('qqp', 'question1\tquestion2', ('key row\tmask', 'key row\t', '\t'), [11, 7, 0]))

@@ -2,6 +2,7 @@
 which a note says; `cut` in its JSON is the number of tokens that are left out."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -110,10 +111,12 @@ class Submitted(TextClass):
             yield from super().answers(snapshot, lines, name)
             return
         indices, texts = table
-        yield 'index\tprediction', {'columns': ['index', 'prediction']}
         read = lambda data, names, line: ([TokenRow(framed) for framed in data.read_orders(line, empty=True)],
                                           data.cut(line, empty=True))
-        for index, (text, details) in zip(indices, self.answered(snapshot, texts, f'the texts of {name}', read)):
+        answers = zip(indices, self.answered(snapshot, texts, f'the texts of {name}', read))
+        first = [*itertools.islice(answers, 1)]  # what cannot be answered is refused before the header is printed
+        yield 'index\tprediction', {'columns': ['index', 'prediction']}
+        for index, (text, details) in itertools.chain(first, answers):
             yield f'{index}\t{data.submitted(text.partition(chr(9))[0])}', {'index': index, **details}
 
 
