@@ -29,7 +29,7 @@ from training.host import machine
 from transformer.decoding.strategies import Strategy
 
 _AXES = {'image': '[rows, height, width, channels]', 'story': '[rows, sentences, words]'} | dict.fromkeys(
-    ('inputs', 'segments', 'positions', 'types', 'decoder_inputs', 'decoder_segments', 'decoder_positions'),
+    ('inputs', 'segments', 'positions', 'types', 'prefix', 'decoder_inputs', 'decoder_segments', 'decoder_positions'),
     '[rows, length]') | {'question': '[rows, words]'}  # inputs of models
 _RANKS = {name: axes.count(',') + 1 for name, axes in _AXES.items()}
 _NEEDED = 'image', 'story', 'inputs', 'decoder_inputs', 'question'
@@ -119,6 +119,8 @@ class Run:
         given, known = ({} if ids is None else {'inputs': ids}) | inputs, inspect.signature(self.model.__call__).parameters
         takes = [name for name in _RANKS if name in known]
         for name in given:
+            if name in known and name not in takes:
+                raise ValueError(f'run.logits does not take {name}; give it to run.model.apply(run.variables, ..).')
             if name not in takes:
                 raise ValueError(f'{type(self.model).__name__} does not take {"ids" if name == "inputs" else name}; '
                                  f'{resolve.did_you_mean(name, takes)}')

@@ -31,6 +31,9 @@ class TextTest(recorded.TestCase):
         ids = np.array([[1, 2, 3]])
         wanted = run.model.apply({'params': run.params}, inputs=ids)['logits']
         np.testing.assert_allclose(run.logits(ids), wanted, rtol=1e-4, atol=1e-5)
+        marks = np.array([[1, 1, 0]])
+        wanted = run.model.apply({'params': run.params}, inputs=ids, prefix=marks)['logits']
+        np.testing.assert_allclose(run.logits(ids, prefix=marks), wanted, rtol=1e-4, atol=1e-5)
         self.assertEqual(run.config.model.layers, run.model.stack.layers)
         pieces = []
         flags = dict(tokens=9, strategy='Sample(constraint=MinLength(9))')
@@ -71,10 +74,11 @@ class TextTest(recorded.TestCase):
                 (lambda: run.logits([[1], [2, 3]]), 'The ids have rows of several lengths; fill them up to one length'),
                 (lambda: run.logits('abc'), r'The ids are <U3 \[\]; expected integers'),
                 (lambda: run.logits(), r'Gpt needs inputs too; give run.logits\(inputs=..\)'),
-                (lambda: run.logits(image=[[1]]), 'Gpt does not take image; known: inputs, positions, segments'),
+                (lambda: run.logits(image=[[1]]), 'Gpt does not take image; known: inputs, positions, prefix, segments'),
                 (lambda: run.logits([[1]], segment=[[1]]), "Gpt does not take segment; did you mean 'segments'"),
-                (lambda: run.logits([[1]], cache={}), 'Gpt does not take cache; known: inputs, positions, segments'),
+                (lambda: run.logits([[1]], cache={}), 'run.logits does not take cache; give it to run.model.apply'),
                 (lambda: run.logits([[1]], positions=[[-1]]), 'positions are int64 .1, 1. from -1 to -1; expected .* 0 to 15'),
+                (lambda: run.logits([[1]], prefix=[[1, 0]]), r'prefix are \[1, 2\] for inputs \[1, 1\]; expected one shape'),
                 (lambda: run.logits([[1]], positions=[[16]]), 'positions are int64 .1, 1. from 16 to 16; expected .* 0 to 15'),
                 (lambda: run.logits([[1]], segments=[[1], [1]]), r'segments are \[2, 1\] for inputs \[1, 1\]; expected one sh'),
                 (lambda: run.logits([[1, 2]], segments=[[1]]), r'segments are \[1, 1\] for inputs \[1, 2\]; expected'),
