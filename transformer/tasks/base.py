@@ -119,7 +119,7 @@ class Pondering(Prediction):
     """
     ponder: float = 0.0
 
-    charged = ('ponder',)  # outputs [B, T] with the steps of each position
+    charged = {'ponder': 'model.depth'}  # {output [B, T] with the steps of each position: the field that makes it}
 
     def __post_init__(self):
         super().__post_init__()
@@ -139,14 +139,15 @@ class Pondering(Prediction):
         """For each of `charged`, a boolean array [B, T] of the positions that count."""
 
     def charges(self, outputs: Mapping, batch: Mapping) -> dict:
-        """The terms of the numbers of steps; none if the model takes the same number at every position."""
-        if not outputs.keys() >= {*self.charged}:
-            if self.ponder:
-                raise ValueError(f"task.ponder={self.ponder} charges for steps, but the model takes as many at every position; "
-                                 "set model.depth='Universal(halting=True)', or leave task.ponder out.")
+        """The terms of the numbers of steps, for each of `charged` that the outputs have."""
+        fields = [field for name, field in self.charged.items() if name not in outputs]
+        if self.ponder and fields:
+            raise ValueError(f'task.ponder={self.ponder} charges for steps, but the model takes as many at every position; set '
+                             f'{" and ".join(fields)} to Universal(halting=True), or leave task.ponder out.')
+        if len(fields) == len(self.charged):
             return {}
-        there = [jnp.asarray(one, real_dtype()) for one in self.there(batch)]
-        return {name: ((outputs[name] * one).sum(), one.sum()) for name, one in zip(self.charged, there)}
+        there = {name: jnp.asarray(one, real_dtype()) for name, one in zip(self.charged, self.there(batch)) if name in outputs}
+        return {name: ((outputs[name] * one).sum(), one.sum()) for name, one in there.items()}
 
 
 def real(batch: Mapping) -> dict:

@@ -55,7 +55,7 @@ class PrefixNextToken(NextToken):
 class SequenceToSequence(NextToken):
     """-log p(target | targets before it, source), averaged over the positions of weight 1."""
 
-    charged = 'ponder', 'source_ponder'
+    charged = {'ponder': 'model.decoder.depth', 'source_ponder': 'model.encoder.depth'}
 
     def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in ('inputs', 'segments', 'positions', 'decoder_inputs', 'decoder_segments',

@@ -10,7 +10,7 @@ from data.points import Curve
 from training import step as steps
 from transformer.attention.pooling import Pooling
 from transformer.tasks.base import Task, example_weights
-from transformer.tasks.language_model import NextToken
+from transformer.tasks.language_model import NextToken, SequenceToSequence
 from transformer.tasks.losses import cross_entropy
 from transformer.tasks.pooling import PooledClassification, PooledRegression
 
@@ -87,6 +87,24 @@ class NextTokenTest(parameterized.TestCase):
         self.assertAlmostEqual(derived['bits_per_byte'], 2.0 * 30 / (math.log(2) * 100))
         self.assertEqual(set(NextToken().derived({'loss': 2.0}, {})), {'perplexity'})
         self.assertTrue(math.isfinite(NextToken().derived({'loss': 1e6}, {})['perplexity']))
+
+
+class PonderingTest(absltest.TestCase):
+    def test_each_stack_that_halts_has_its_metric_and_all_have_to_if_steps_are_charged(self):
+        ones = jnp.ones((2, 3))
+        batch = {'segments': np.ones((2, 3)), 'decoder_segments': np.array([[1, 1, 0]] * 2)}
+        charges = lambda task, *names: task.charges(dict.fromkeys(names, ones), batch)
+        free, paid = SequenceToSequence(), SequenceToSequence(ponder=0.1)
+        self.assertEqual(charges(free), {})
+        self.assertEqual(charges(free, 'ponder'), {'ponder': (4, 4)})
+        self.assertEqual(charges(free, 'source_ponder'), {'source_ponder': (6, 6)})
+        self.assertEqual(charges(paid, 'ponder', 'source_ponder'), {'ponder': (4, 4), 'source_ponder': (6, 6)})
+        for names, message in ((['ponder'], 'set model.encoder.depth to Universal'),
+                               ([], 'set model.decoder.depth and model.encoder.depth to Universal')):
+            with self.assertRaisesRegex(ValueError, f'task.ponder=0.1 charges for steps, .*; {message}.halting=True., or'):
+                charges(paid, *names)
+        with self.assertRaisesRegex(ValueError, 'set model.depth to Universal'):
+            charges(NextToken(ponder=0.1))
 
 
 class PooledTest(parameterized.TestCase):
