@@ -36,13 +36,11 @@ def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> 
     """Yields for each row of the batches one dict of its arrays and the named outputs in float32: in the order of the batches,
     or in that of `row` [B], if batches have it. Of a run on masked words the logits are those of the `masked` places, also if
     its task asks the model for those of all."""
-    numbered = {}
+    numbered, words = {}, 'logits' in names and 'masked' in snapshot.data.shapes
     for batch in batches:
         with progress.waiting('predicting'):  # not while the answers are printed
-            inputs = snapshot.run.task.inputs(batch)
-            found = dict(snapshot.apply(**inputs))
-            if 'masked' in batch and 'masked' in snapshot.data.shapes and 'masked' not in inputs and 'logits' in found:
-                found['logits'] = np.take_along_axis(np.asarray(found['logits']), batch['masked'][..., None], 1)
+            places = {'masked': batch['masked']} if words and 'masked' in batch else {}
+            found = snapshot.apply(**snapshot.run.task.inputs(batch) | places)
             rows = batch | {name: _of_examples(batch, _in_float32(found, name)) for name in names}
         for row in np.flatnonzero(batch['example_weights']):
             found = {name: x[row] for name, x in rows.items()}
