@@ -32,6 +32,7 @@ _AXES = {'image': '[rows, height, width, channels]', 'story': '[rows, sentences,
     ('inputs', 'segments', 'positions', 'types', 'prefix', 'decoder_inputs', 'decoder_segments', 'decoder_positions'),
     '[rows, length]') | {'question': '[rows, words]'}  # inputs of models
 _RANKS = {name: axes.count(',') + 1 for name, axes in _AXES.items()}
+_BOUNDS = {'positions': (('stack', 'length'), ('encoder', 'source_length')), 'decoder_positions': (('decoder', 'length'),)}
 _NEEDED = 'image', 'story', 'inputs', 'decoder_inputs', 'question'
 _whole = lambda value, least, most: (
     isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= value < most)
@@ -149,10 +150,12 @@ class Run:
                              'where they are filled and 1 elsewhere.') from None
         facts = self.data.facts
         vocab = {'inputs': facts.get('source_vocab') or facts.get('vocab'),  # a translator reads sources
-                 'decoder_inputs': facts.get('vocab'), 'types': getattr(self.model, 'types', None)}.get(name)
+                 **dict.fromkeys(('decoder_inputs', 'story', 'question'), facts.get('vocab')),
+                 'types': getattr(self.model, 'types', None)}.get(name)
         most = vocab - 1 if vocab else np.inf
-        if name == 'positions' and hasattr(self.model, 'stack') and not self.model.stack.positions.free_length:
-            most = self.model.length - 1
+        for stack, length in _BOUNDS.get(name, ()):
+            if hasattr(self.model, stack) and not getattr(self.model, stack).positions.free_length:
+                most = getattr(self.model, length) - 1
         limited = vocab or name.endswith('positions')
         kinds, wanted = ('f', f'floats {_AXES[name]}') if name == 'image' else ('iub', f'integers {_AXES[name]}')
         values = f' from {array.min()} to {array.max()}' if array.size and array.dtype.kind in 'iubf' else ''
@@ -184,8 +187,8 @@ class Run:
         return found[0]['text'] if isinstance(text, str) else [one['text'] for one in found]
 
     def predict(self, inputs: str | os.PathLike | Sequence[str | os.PathLike], **flags: Any) -> dict | list[dict]:
-        """The JSON of predict.py --json: a dict for a string or a path, a list for a list. That of a blank text has 'text'
-        alone."""
+        """The JSON of predict.py --json: a dict for a string or a path, a list for a list. For a blank
+        text it has 'text' alone, or of a translator an empty 'text' and no 'outputs'."""
         if isinstance(inputs, os.PathLike):
             inputs = os.fspath(inputs)
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):

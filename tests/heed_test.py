@@ -170,6 +170,20 @@ class HuggingFaceTest(recorded.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 call()
 
+    def test_positions_beyond_the_tables_of_a_translator(self):
+        run = heed.load(self.hugging_face('bart'))
+        given, model = {'decoder_inputs': [[0]]}, run.model
+        for name, length in (('positions', model.source_length), ('decoder_positions', model.length)):
+            with self.assertRaisesRegex(ValueError, f'{name} are .* from {length} to {length}; .* from 0 to {length - 1}'):
+                run.logits([[5]], **given, **{name: [[length]]})
+
+    def test_words_that_a_model_of_stories_does_not_know(self):
+        model = types.SimpleNamespace(types=1)
+        run = heed.Run(types.SimpleNamespace(model=model, data=types.SimpleNamespace(facts={'vocab': 9})))
+        for name, value in (('story', [[[9]]]), ('question', [[-1]])):
+            with self.assertRaisesRegex(ValueError, f'{name} are int64 .* expected integers .* from 0 to 8'):
+                run._array(name, value)
+
     def test_a_folder_of_timm(self):
         self.assertEqual(type(heed.load(self.hugging_face('timm_swin')).model).__name__, 'Hierarchical')
 
