@@ -187,8 +187,8 @@ class Run:
         return found[0]['text'] if isinstance(text, str) else [one['text'] for one in found]
 
     def predict(self, inputs: str | os.PathLike | Sequence[str | os.PathLike], **flags: Any) -> dict | list[dict]:
-        """The JSON of predict.py --json: a dict for a string or a path, a list for a list. For a blank
-        text it has 'text' alone, or of a translator an empty 'text' and no 'outputs'."""
+        """The JSON of predict.py --json: a dict for a string or a path, a list for a list. For a blank text
+        it has 'text' alone, or of a translator an empty 'text' and no 'outputs'."""
         if isinstance(inputs, os.PathLike):
             inputs = os.fspath(inputs)
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
