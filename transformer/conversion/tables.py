@@ -402,7 +402,7 @@ class Formed:
 
     def _stated(self, path: str, rate: float) -> float:
         """A rate of dropout, for a negative one the rate that it stands for."""
-        return rate if rate >= 0 else operator.attrgetter(f'{path.rpartition(".")[0]}.dropout'.lstrip('.'))(self.model)
+        return rate if rate >= 0 else at(fields_of(self.model), re.sub(r'\w+$', 'dropout', path))
 
     def refusal(self, architecture: str) -> str:
         """The sentence on all misfits, with the flags of a run that has none."""

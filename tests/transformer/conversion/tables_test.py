@@ -1,7 +1,6 @@
 """The tables of transformer/conversion/tables.py, on a family made up for this."""
 
 import dataclasses
-import types
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -12,6 +11,7 @@ from transformer.conversion.fields import Field, at, changed, fields_of, labels,
 from transformer.conversion.gpt2 import GPT2
 from transformer.conversion.tables import Family, Formed, Row, Weight
 from transformer.layers.initial import MuP, TFixup
+from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
 
 
@@ -208,10 +208,13 @@ class ConfigTest(parameterized.TestCase):
         self.assertRegex(found.refusal('GPT2'), r"model.initial=MuP\(.*--config.model.initial='Scaled\(\)'.* --to_safetensors")
 
     def test_a_rate_that_stands_for_another_is_stated(self):
-        stack = types.SimpleNamespace(dropout=0.1)
-        rates = {'encoder.last_dropout': -1.0, 'last_dropout': -1.0}
-        formed = Formed(types.SimpleNamespace(encoder=stack, dropout=0.2), [], rates, [])
-        self.assertEqual(formed.said, 'dropout in training there: model.encoder.last_dropout=0.1, model.last_dropout=0.2')
+        rates = {'encoder.last_dropout': -1.0, 'decoder.last_dropout': -1.0}
+        pairs = build(EncoderDecoder, vocab=9, source_vocab=0, **{'encoder.dropout': 0.1, 'decoder.dropout': 0.2})
+        self.assertEqual(Formed(pairs, [], rates, []).said,
+                         'dropout in training there: model.encoder.last_dropout=0.1, model.decoder.last_dropout=0.2')
+        inlined = build(Gpt, vocab=9, dropout=0.3)
+        self.assertEqual(Formed(inlined, [], {'last_dropout': -1.0}, []).said,
+                         'dropout in training there: model.last_dropout=0.3')
 
 
 class NumbersTest(absltest.TestCase):
