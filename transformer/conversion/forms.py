@@ -92,9 +92,10 @@ class Biases(Form):
         found = dict(params)
         for name, x in params.items():
             layer, _, kind = name.rpartition('/')
-            inner = 'block_' in name or layer == 'patches' or layer.endswith('norm')
+            norm = layer.endswith('norm') and kind == 'scale'  # which the numbers of LayerScale are called too
+            dense = ('block_' in name or layer == 'patches') and kind == 'kernel'
             projection = re.search(r'attention/(query|key|value)$', layer) is not None
-            if inner and kind in ('kernel', 'scale') and (self.projections or not projection):
+            if norm or (dense and (self.projections or not projection)):
                 found.setdefault(f'{layer}/bias', np.zeros(x.shape[-2:] if projection else x.shape[-1:], x.dtype))
         return found
 

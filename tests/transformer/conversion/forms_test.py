@@ -60,6 +60,9 @@ CASES = {  # {name: (model, fields, architecture, what is said)}
     'one_table_and_an_output': (PAIRS, LENGTHS | base.both(**FEW) | dict(head='NextWords(tied=False)'), 'MarianMTModel',
                                 'with an embedding for sources and one for targets, an output bias'),
     'vit': (VIT, FEW | base.NO_BIASES | dict(patch_bias=False), 'ViTForImageClassification', 'with zeros for biases'),
+    'vit_layer_scale': (VIT, FEW | base.NO_BIASES | dict(
+        patch_bias=False, pool='both', registers=2, residual='LayerScale()', positions='Learned(antialias=True)'),
+        'Dinov2WithRegistersForImageClassification', 'with zeros for biases'),
     'vit_sinusoids': (VIT, FEW | dict(positions='Sinusoidal2d()'), 'ViTForImageClassification', 'with positions as a table'),
     'vit_mean': (VIT, SIZES | dict(pool='mean', positions='Learned(scale=0.5)', dropout=0.1, kept=((1,), (0, 1, 3))),
                  'IJepaForImageClassification', 'with keys and values for every head'),
@@ -89,7 +92,7 @@ def nearest(model, path):
 
 
 @slow_but('test_writes_a_model_with_the_same_outputs', 'shared_keys', 'pruned', 'no_types', 'narrow', 'groups', 't5', 'bart',
-          'two_vocabularies', 'vit_sinusoids', 'vit_mean')
+          'two_vocabularies', 'vit_layer_scale', 'vit_sinusoids', 'vit_mean')
 class FormsTest(parameterized.TestCase):
 
     @parameterized.named_parameters((name, *case) for name, case in CASES.items())
