@@ -29,7 +29,7 @@ class Hierarchical(nn.Module):
       classes: number of classes; by default that of the data. 0: no head.
       stem: how an image becomes the patches of the first stage.
       positions: an encoding of the patches at the input of the first stage, such as 'Learned(scale=0.02)'; those inside of
-        the blocks, such as 'SwinBias()', are fields of each stage.
+        the blocks, such as 'SwinBias()', are fields of each stage, and refused here.
       stages: the blocks of stage_0, stage_1, .., each with sizes, windows (`partition`) and positions of their own. The norm at
         the end is of the kind of the last ones.
       merging: what stands between two stages.
@@ -56,6 +56,10 @@ class Hierarchical(nn.Module):
     def __post_init__(self):
         self.stages = FrozenDict(self.stages)  # so that the module is hashable
         path_rates(self.drop_path, 1)  # refuses what is no rate
+        inside = type(self.positions).at_input is Positions.at_input or getattr(self.positions, 'at', 'input') != 'input'
+        if inside and not isinstance(self.positions, NoPositions):
+            raise ValueError(f'model.positions is {self.positions}, which does not act at the input; leave it out, and give '
+                             'each stage its own, model.stages.stage_0.positions and so on.')
         super().__post_init__()
 
     @property

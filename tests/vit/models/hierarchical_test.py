@@ -13,9 +13,10 @@ from training import contracts, mesh
 from transformer.attention.mechanism import AlternateAttention, Softmax
 from transformer.attention.mechanisms.channels import ChannelGroups
 from transformer.attention.partition import AlternatePartition, Whole
-from transformer.attention.positions.absolute import Learned
+from transformer.attention.positions.absolute import Learned, Sinusoidal2d
 from transformer.attention.positions.base import NoPositions
 from transformer.attention.positions.relative import SwinBias
+from transformer.attention.positions.rotary import Rotary
 from transformer.layers.activations import Gelu
 from transformer.layers.convolution import Convolution2d
 from transformer.layers.feed_forward import Mlp
@@ -328,6 +329,16 @@ class HierarchicalTest(parameterized.TestCase):
     def test_stages_of_other_names_are_refused(self):
         with self.assertRaisesRegex(ValueError, 'stages are named stage_0, last; expected stage_0, stage_1'):
             Hierarchical(3, stages={'stage_0': FIRST, 'last': FIRST}).in_order  # noqa: B018
+
+    @parameterized.parameters(SwinBias(), Learned(at='layers'), Rotary())
+    def test_positions_that_do_not_act_at_the_input_are_refused(self, positions):
+        with self.assertRaisesRegex(ValueError, r'model.positions is (SwinBias|Learned|Rotary)\(.*give each stage its own, '
+                                                'model.stages.stage_0.positions and so on'):
+            SMALL.clone(positions=positions)
+
+    def test_positions_that_act_at_the_input(self):
+        for positions in (Learned(), Sinusoidal2d(), NoPositions()):
+            self.assertEqual(SMALL.clone(positions=positions).positions, positions)
 
 
 CHANGES = {'classes': 4, 'stem': Patches(4), 'positions': Learned(), 'stages': {'stage_0': FIRST}, 'merging': _Corner(),
