@@ -198,8 +198,10 @@ class Task(Protocol):
 
     Attributes:
       coefficients: {term: factor}: the loss is the sum over these of factor·sum/weight. Other terms are metrics.
+      keywords: names of further keywords of the model, which `loss` computes.
     """
     coefficients: Mapping[str, float]
+    keywords: Sequence[str]
 
     def inputs(self, batch: Batch) -> Mapping[str, Any]:
         """The inputs of the model for a batch, of arrays or of their shapes. Raises KeyError for what the batch lacks."""

@@ -420,8 +420,8 @@ def build(config, mesh, folder=None, source=None, *, applied=False, planned=Fals
     evaluators = {name: _part(e, contracts.Evaluator, 'evaluator', key='evaluator', ignore=EVAL_FIELDS)
                   for name, e in config.evals.items()}
     try:
-        inputs = jax.eval_shape(lambda: task.inputs(_example(data)))
-        if unknown := [name for name in inputs if name not in inspect.signature(type(model).__call__).parameters]:
+        inputs, takes = jax.eval_shape(lambda: task.inputs(_example(data))), inspect.signature(type(model).__call__).parameters
+        if unknown := [name for name in (*inputs, *task.keywords) if name not in takes]:
             raise ValueError(f'{config.task.name} gives the model {" and ".join(unknown)}, which {config.model.name} does not '
                              'take; choose a task for this model.')
         roles_of = roles.of_model(model, inputs)

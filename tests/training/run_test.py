@@ -299,6 +299,12 @@ class BuildTest(parameterized.TestCase):
         config.model = base.part('transformer.models.recurrent_lm:RecurrentLm')
         with self.assertRaisesRegex(ValueError, '.*:Marked gives the model prefix, which .*:RecurrentLm does not take; cho'):
             runs.build(config, meshes.make(1))
+        config.task = base.part('vit.tasks.reconstruction:Reconstruction')
+        config.model = base.part('vit.models.vit:Vit', layers=1, heads=2, width=8)
+        config.data = base.data('data.images.labelled:Images', source='digits', train='train[:64]', valid='train[64:74]',
+                                batch_size=8)
+        with self.assertRaisesRegex(ValueError, 'Reconstruction gives the model seed, which vit.models.vit:Vit does not take'):
+            runs.build(config, meshes.make(1))
 
     @parameterized.parameters(3, 16)
     def test_microbatches_that_do_not_divide_the_batch_are_refused(self, microbatches):

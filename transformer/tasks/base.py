@@ -28,8 +28,10 @@ class Task(abc.ABC):
 
     Attributes:
       start: the first input of a decoder that reads the text again; -1: there is none.
+      keywords: names of further keywords of the model, which `loss` computes.
     """
     start = -1
+    keywords = ()
 
     @property
     def coefficients(self) -> Mapping[str, float]:

@@ -19,6 +19,7 @@ class Reconstruction(Task):
     A batch may bring the `noise` [B, T] that orders the patches of its images. Otherwise it is drawn: in training at random, in
     evaluation by `seeds`.
     """
+    keywords = ('seed',)
 
     def inputs(self, batch: Mapping) -> dict:
         return {name: batch[name] for name in ('image', 'noise') if name in batch}
