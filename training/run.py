@@ -72,9 +72,11 @@ class Run:
     def init_from(self, folder):
         """(state, names of fresh parameters): the fresh state, with the parameters and statistics that init_rules keep from the
         newest step of another workdir."""
+        rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
+        certain = [rule for rule in rules if isinstance(rule, tuple | list) and rule[1:] in (('fresh',), ['fresh'])]
+        meshes.require_used(certain, meshes.flat(self.shapes.params, self.shapes.statistics), 'init_rules')
         source = load(folder, data=1, onto=self.mesh)
         have = meshes.flat(*source.variables.values())
-        rules, fits = self.config.init_rules, isinstance(self.model, contracts.Fitting)
         inputs = lambda run: run.task.inputs(
             {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in run.data.shapes.items()})
         made, taken = [], []

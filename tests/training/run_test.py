@@ -460,6 +460,14 @@ class LoadTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 runs.build(config, meshes.make(1)).init_from(self.folder)
 
+    def test_a_fresh_rule_that_matches_nothing_is_refused(self):
+        self.saved()
+        config = config_of()
+        for rule in (('token/.*', 'fresh'), ['token/.*', 'fresh']):
+            config.init_rules = ((r'.*_head/.*', 'offered'), rule, (r'.*', 'keep'))
+            with self.assertRaisesRegex(ValueError, r"The rule .'token/\.\*', 'fresh'. of init_rules matches no parameter"):
+                runs.build(config, meshes.make(1)).init_from(self.folder)
+
     def test_what_another_starts_with_is_read_onto_its_own_devices(self):
         self.saved()
         mesh, read = meshes.make(4, 2), []
