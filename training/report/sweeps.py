@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from training import workdir
 from training.config import cli, schema
 from training.report import report
 
@@ -147,7 +148,7 @@ class Sweep:
                                      'change; leave that out, or change the config file.')
 
     def config_of(self, name: str, config: Any, given: Mapping[str, Any], folder: pathlib.Path) -> Any:
-        """The locked config of a point.
+        """The locked config of a point. A run that is there keeps its path of the point it starts from, which may have moved.
 
         Args:
           config: that of the sweep.  given: {field: value} of the command line, which `config` has already.
@@ -161,6 +162,11 @@ class Sweep:
                 config = schema.changed(cli.load_config(point.config)[0], given)
             made = schema.changed(config, point.fields)
             schema.check(made)
+            if self.all_points[name].after and workdir.is_run(folder / name):  # perhaps before the sweep moved
+                told = workdir.load_config(folder / name).init_from
+                source = pathlib.PurePath(told).name
+                if source in self.all_points[name].after and made.init_from == str(folder / source):
+                    made = schema.changed(made, {'init_from': told})
         except ValueError as error:
             raise ValueError(f'Point {name!r} of the sweep: {error}') from None
         return made

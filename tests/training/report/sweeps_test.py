@@ -3,11 +3,13 @@
 import json
 import math
 import pathlib
+import tempfile
 
 from absl.testing import absltest, parameterized
 
 from configs import base
 from tests import experiments
+from training import workdir
 from training.config import cli, schema
 from training.report import sweeps
 from training.report.sweeps import Estimate, Point, Sweep
@@ -62,6 +64,18 @@ class PointTest(parameterized.TestCase):
         alone = schema.changed(cli.load_config('configs/gpt_char.py')[0], {'train.steps': 5, 'seed': 7})
         self.assertEqual(make('other').to_dict(), alone.to_dict())
         self.assertEqual([point.after for point in sweep.all_points.values()], [[], [], ['own']])
+
+    def test_a_point_goes_on_after_its_sweep_has_moved(self):
+        sweep = Sweep({'own': {}, 'other': {}, 'more': Point(fields={'init_from': '{own}'})})
+        make = lambda folder: sweep.config_of('more', experiments.tiny('text'), {}, folder)
+        with tempfile.TemporaryDirectory() as place:
+            folder = pathlib.Path(place)
+            (folder / 'more').mkdir()
+            for told, same in (('runs/all/own', True), ('/elsewhere/own', True), ('runs/all/other', False), ('', False)):
+                workdir.save_config(folder / 'more', schema.changed(make(folder), {'init_from': told}))
+                self.assertEqual(make(folder).init_from, told if same else str(folder / 'own'))
+                if same:
+                    workdir.check_unchanged(folder / 'more', make(folder))
 
     def test_points_start_from_those_of_their_seed(self):
         sweep = Sweep({'first': {}, 'second': Point('configs/classify.py:{first}', {'train.steps': 2})}).seeded(3, 2)
