@@ -1,8 +1,13 @@
 """How images of any size become the height and width of a batch: which part of them is resized to it.
 
 `CentreCrop(share=0.875)` at 224 x 224 is what is known as 'resize the shorter side to 256, crop the centre of 224', as 224 is
-0.875 · 256, and `Stretch(share=0.875)` 'resize to 256 x 256, crop the centre of 224', in one resampling. Both are equal, to
-the rounding of 8 bits, to what transformers and timm do in two steps: the resized image has whole pixels, and so has the part.
+0.875 · 256, and `Stretch(share=0.875)` 'resize to 256 x 256, crop the centre of 224', in one resampling. With the filters
+'bilinear' and 'hamming' both are equal, to the rounding of 8 bits, to what transformers and timm do in two steps: the resized
+image has whole pixels, and so has the part. 'bicubic' and 'lanczos' overshoot, and Pillow clips between the two directions:
+they are as equal where it takes these in the same order for the part and for the whole image, as `CentreCrop(share=0.875)` at
+224 does for 375 x 500 and 640 x 480. Where it does not, as from 375 x 500 to 384 with a share of 0.9, values of noise differ
+by up to 22 of 255 with 'bicubic' and 45 with 'lanczos', those of a smooth image by 2. 'nearest' and 'box' take another pixel
+where two are equally near, for up to a few percent of the values.
 """
 
 import abc
