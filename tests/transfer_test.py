@@ -129,7 +129,7 @@ class TransferTest(experiments.TestCase):
         _, made = runs.build(config, mesh.make(1)).init_from(str(before))
         self.assertEqual({*made}, {'head/kernel', 'head/bias'})
         for changes, message in (({}, "Vit needs a value for 'classes', which the data does not give"),
-                                 ({'model.classes': 10}, "Classification asks for 'label' in a batch, but .* gives image;")):
+                                 ({'model.classes': 10}, "'label', which neither .*:Vit gives nor .*batches have image;")):
             with self.assertRaisesRegex(ValueError, message):
                 runs.build(experiments.changed(experiments.tiny_images(), **{
                     'data.source': 'unlabelled', 'data.path': str(flat)} | changes), mesh.make(1))

@@ -435,8 +435,8 @@ def build(config, mesh, folder=None, source=None, *, applied=False, planned=Fals
     except KeyError as error:
         if error.args[0] in data.shapes:
             raise
-        raise ValueError(f'{config.task.name} asks for {error.args[0]!r} in a batch, but {config.data.pipeline} gives '
-                         f'{", ".join(data.shapes)}; choose a task for this data.') from None
+        raise ValueError(f'{config.task.name} asks for {error.args[0]!r}, which neither {config.model.name} gives nor '
+                         f'{config.data.pipeline}, whose batches have {", ".join(data.shapes)}; choose another task.') from None
     whole = meshes.replicated(mesh)
     axes_of = roles.axes_of(roles_of, shapes.params)
     params = meshes.shardings(shapes.params, axes_of, config.mesh.rules, mesh)

@@ -292,6 +292,13 @@ class BuildTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'task.block is 4, but transformer.models.recurrent_lm:.* has no block; leave'):
             runs.build(config, meshes.make(1))
 
+    def test_what_a_task_asks_for_and_neither_model_nor_batch_has(self):
+        config = config_of().unlock()
+        config.model.head = 'NoHead()'
+        with self.assertRaisesRegex(ValueError, "NextToken asks for 'logits', which neither .*.gpt:Gpt gives nor "
+                                                '.*:Rows, whose batches have inputs, targets'):
+            runs.build(config, meshes.make(1))
+
     def test_inputs_that_the_model_does_not_take_are_refused(self):
         config = config_of().unlock()
         config.task = base.part(f'{__name__}:Marked')
