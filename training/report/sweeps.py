@@ -173,12 +173,14 @@ class Sweep:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """{name: points} of points that differ in their seed alone; the name is the common prefix of theirs."""
-        alike, named = {}, {}
-        for name, point in self.all_points.items():
+        """{name: points} of points that differ in their seed alone; the name is the common prefix of theirs. A point that
+        equals an earlier one, also in its seed, is in another group."""
+        alike, named, points = {}, {}, [*self.all_points.values()]
+        for number, (name, point) in enumerate(self.all_points.items()):
+            before = points[:number].count(point)  # so many are equal
             alike_to = {one: names[0] for names in alike.values() for one in names}  # what it starts from, whatever the seed
             point = point.replaced(lambda one, first=alike_to: first[one])
-            key = point.config, sorted((k, repr(v)) for k, v in point.fields.items() if k != 'seed')
+            key = point.config, sorted((k, repr(v)) for k, v in point.fields.items() if k != 'seed'), before
             alike.setdefault(repr(key), []).append(name)
         for names in alike.values():
             common = re.sub(r'[-_]\d*$', '', os.path.commonprefix(names)) if names[1:] else names[0]  # noqa: RUF071

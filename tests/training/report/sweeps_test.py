@@ -36,6 +36,13 @@ class SweepTest(parameterized.TestCase):
         self.assertEqual(Sweep(points).groups, {'a': ['a-0', 'a-1'], 'b': ['b1', 'b2'], 'c': ['c']})
         self.assertEqual(Sweep({'x': {}, 'y': {'seed': 3}}).groups, {'x': ['x', 'y']})  # with no letter in common
 
+    def test_points_that_do_not_even_differ_in_their_seed_are_groups_of_their_own(self):
+        sweep = Sweep({'plain': {}, 'usual': {}, 'wide': {'model.width': 8}})
+        self.assertEqual(sweep.groups, {'plain': ['plain'], 'usual': ['usual'], 'wide': ['wide']})
+        self.assertEqual(sweep.seeded(0, 2).groups, {name: [f'{name}-0', f'{name}-1'] for name in sweep.points})
+        starts = Sweep({'a-0': {'seed': 0}, 'a-1': {'seed': 1}, 'b-0': Point('x.py:{a-0}'), 'b-1': Point('x.py:{a-1}')})
+        self.assertEqual(starts.groups, {'a': ['a-0', 'a-1'], 'b': ['b-0', 'b-1']})  # from another seed
+
     def test_seeds_that_are_added(self):
         sweep = Sweep({'gpt2': {}, 'wide': {'model.width': 16}}).seeded(9, 12)
         self.assertEqual(sweep.points['gpt2-0'], Point(fields={'seed': 9}))
