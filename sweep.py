@@ -11,7 +11,7 @@ models leave room for others, each on its share of the memory (docs/tpu.md). A p
 as it does where one is trained at a time. --only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png; if a point has
-failed, those of the points that are finished.
+failed, those of the points that are finished. After a signal DIR/NAME.json has the rows that are printed by then.
 """
 
 import contextlib
@@ -104,8 +104,9 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     failed = None
     try:
         for point, code in results:
-            if code:
-                return code  # stopped by a signal
+            if code:  # stopped by a signal
+                save(table, folder, name)
+                return code
             done.add(point)
             for group, points in groups.items():
                 if point in points and done.issuperset(points) and not sweep.table:
@@ -125,8 +126,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     if sweep.table and done:
         table = sweep.table(folders)
         print('\n'.join(sweeps.lines(table, sweep.title, wide=17 if several else 8)), flush=True)
-    if table:
-        storage.write(folder / f'{name}.json', sweeps.as_json(table))
+    save(table, folder, name)
     shown = {group: runs for group, runs in folders.items() if (runs if sweep.table else group in measured)}
     if sweep.draw and shown:
         try:
@@ -138,6 +138,12 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     if failed:
         raise failed
     return 0
+
+
+def save(table, folder, name):
+    """Writes the rows that there are to NAME.json."""
+    if table:
+        storage.write(folder / f'{name}.json', sweeps.as_json(table))
 
 
 def draw(sweep, folders, table, plots, name):

@@ -155,6 +155,15 @@ class FailedTest(SweepCase):
             told = "sweep.py: no picture is drawn without what has failed: KeyError('no row')\n" if failing else ''
             self.assertEqual(err.getvalue(), told)
 
+    def test_what_is_measured_before_a_signal_is_written(self):
+        made = Sweep({name: {'train.steps': steps} for steps, name in enumerate('abc', 3)}, lambda folder: {'': {'loss': 2.0}})
+        stopped = lambda config, folder: 128 + signal.SIGTERM if folder.name == 'b' else 0
+        with mock.patch.object(sweep, 'trained', stopped), contextlib.redirect_stdout(io.StringIO()) as out:
+            code = sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+        self.assertEqual(code, 128 + signal.SIGTERM)
+        self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()], ['loss', 'a'])
+        self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text()), {'a': {'loss': 2.0}})
+
     def test_a_bucket_that_is_away_for_a_while_ends_no_training(self):
         away = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')
         place = mock.Mock(exists=mock.Mock(return_value=False), __str__=lambda self: 'gs://bucket/one.log')
