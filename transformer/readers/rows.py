@@ -36,10 +36,11 @@ def outputs(snapshot: Any, batches: Iterable[Mapping], names: Sequence[str]) -> 
     """Yields for each row of the batches one dict of its arrays and the named outputs in float32: in the order of the batches,
     or in that of `row` [B], if batches have it. Of a run on masked words the logits are those of the `masked` places, also if
     its task asks the model for those of all."""
-    numbered, words = {}, 'logits' in names and 'masked' in snapshot.data.shapes
+    numbered = {}
     for batch in batches:
         with progress.waiting('predicting'):  # not while the answers are printed
-            places = {'masked': batch['masked']} if words and 'masked' in batch else {}
+            words = 'masked' in batch and 'logits' in names and 'masked' in snapshot.data.shapes
+            places = {'masked': batch['masked']} if words else {}
             found = snapshot.apply(**snapshot.run.task.inputs(batch) | places)
             rows = batch | {name: _of_examples(batch, _in_float32(found, name)) for name in names}
         for row in np.flatnonzero(batch['example_weights']):

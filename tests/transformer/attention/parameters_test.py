@@ -31,7 +31,7 @@ BEGINNINGS = {
     Location(): {'table': H ** -0.5},
     Linformer(): {'key': LENGTH ** -0.5, 'value': LENGTH ** -0.5},
     Linformer(shared=True): {'projection': LENGTH ** -0.5},
-    MemoryCompressed(): {'key': xavier(3 * WIDE, K * WIDE), 'value': xavier(3 * H, K * H)},
+    MemoryCompressed(): {'key': xavier(3 * WIDE, WIDE), 'value': xavier(3 * H, H)},
     Synthesizer(): {'kernel': xavier(H, H), 'bias': 0.0, 'table': H ** -0.5, 'offset': 0.0},
     Synthesizer(rank=30): {'kernel': xavier(H, 30), 'bias': 0.0, 'table': 30 ** -0.5, 'offset': 0.0},
     Synthesizer('random', length=LENGTH): {'scores': 1.0},
