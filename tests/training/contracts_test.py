@@ -235,7 +235,7 @@ class BuildTest(parameterized.TestCase):
         ({'data.reader': 'vit.models.vit:Vit'}, "vit.models.vit:Vit needs a value for 'classes'"),
         ({'data.reader': 'transformer.tasks.language_model:NextToken'}, 'NextToken is no reader: it has no flags, usual'),
         ({'data.reader': 'transformer.readers.completion:Complete'}, "There is no class 'Complete' .*you mean 'Completion'"),
-        ({'task': base.part('transformer.evaluators.base:Averages')}, 'Averages is no task: it has no coefficients, inputs'))
+        ({'task': base.part('transformer.evaluators.base:Averages')}, 'Averages is no task: it has no coefficients, keywords, inputs'))
     def test_parts_that_do_not_meet_their_contracts_are_refused(self, changes, message):
         config = experiments.changed(experiments.tiny(__file__), **changes)
         with self.assertRaisesRegex(ValueError, message):
