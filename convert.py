@@ -63,6 +63,7 @@ from training.checkpoint import require_same
 from training.config import resolve
 from training.contracts import Fitting
 from training.host import machine
+from training.snapshot import Snapshot
 from training.state import initialised, variables
 from transformer.contracts import LabelledText, TaggedText
 from transformer.conversion import arrays
@@ -234,7 +235,7 @@ def read(folder, family, weights, shapes, model):
 def snapshot_of(folder):
     """The Snapshot of the run that a folder of save_pretrained becomes, without a workdir."""
     _, _, run, found, _ = converted_run(pathlib.Path(folder))
-    return runs.Snapshot(run, step=0, **found)
+    return Snapshot(run, step=0, **found)
 
 
 def run_of(folder, new):

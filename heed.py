@@ -26,6 +26,7 @@ from training import storage, workdir
 from training.config import resolve
 from training.contracts import Reader
 from training.host import machine
+from training.snapshot import Snapshot
 from transformer.decoding.strategies import Strategy
 
 _AXES = {'image': '[rows, height, width, channels]', 'story': '[rows, sentences, words]'} | dict.fromkeys(
@@ -77,7 +78,7 @@ def _is_hugging_face(folder: pathlib.Path) -> bool:
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A model with its parameters and its data: tokenizer, classes and the reader of inputs."""
-    snapshot: runs.Snapshot
+    snapshot: Snapshot
 
     @property
     def params(self) -> dict:

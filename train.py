@@ -31,6 +31,7 @@ from training.host import machine, processes
 from training.host.devices import peak_flops
 from training.host.signals import Interrupted, Stop
 from training.report import energy, report, summary
+from training.snapshot import Snapshot
 from training.state import State
 
 
@@ -239,7 +240,7 @@ def unevaluated(config, restored):
 
 def evaluate(run, state, step, names, out):
     """Runs the named evaluators and writes their rows together, so that an interruption leaves none of them."""
-    snapshot = runs.Snapshot(run, step=step, report=out, **state.evaluated)
+    snapshot = Snapshot(run, step=step, report=out, **state.evaluated)
     results = {name: snapshot.evaluate(name) for name in names}
     for name, numbers in results.items():
         if numbers:

@@ -14,6 +14,7 @@ from tests import experiments, recorded
 from tests.recorded import convert
 from training import mesh
 from training import run as runs
+from training.snapshot import Snapshot
 
 WITHOUT_BIASES = {'train.steps': 1, 'model.last_dropout': 0.2} | {
     f'model.{name}': x for name, x in base.NO_BIASES.items()}
@@ -189,7 +190,7 @@ class ImagesTest(recorded.TestCase):
         config = experiments.changed(experiments.tiny_images(), **{
             'data.size': height, 'data.width': width, 'data.channels': 3, 'model': model, 'task': base.part(task)})
         run = runs.build(config, mesh.make(1, 1, 1), None)
-        return runs.Snapshot(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.shapes.params), 0)
+        return Snapshot(run, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.shapes.params), 0)
 
     def assert_written(self, architecture, snapshot, family=None):
         out = self.folder / f'written_{len([*self.folder.iterdir()])}'

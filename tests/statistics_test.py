@@ -17,6 +17,7 @@ from tests import experiments
 from tests.train_test import at
 from training import mesh as meshes
 from training import run as runs
+from training.snapshot import Snapshot
 from transformer.layers.norm import BatchNorm, BatchNormalized
 from vit.layers.stages import Patches
 
@@ -140,7 +141,7 @@ class StatisticsTest(experiments.TestCase):
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(run.companions.variables), before)
         digest = run.companions.digests()
         moved = jax.tree.map(lambda x: x + 1, there.statistics)
-        run.companions.snapshots['teacher'] = runs.Snapshot(there.run, there.params, there.step, statistics=moved)
+        run.companions.snapshots['teacher'] = Snapshot(there.run, there.params, there.step, statistics=moved)
         self.assertNotEqual(run.companions.digests(), digest)
 
     @pytest.mark.slow

@@ -30,7 +30,7 @@ FIRST_BATCH = ('data.text.documents', 'OpenText.count', 1, 'after')
 SAVE_BEGUN = ('training.checkpoint', 'Checkpoints.save', 1, 'after')
 ROW_WRITTEN = ('training.report.report', 'Report.scalars', 1, 'after')
 BEFORE_SAVING = ('training.checkpoint', 'Checkpoints.save', 1, 'before')
-EVALUATING = ('training.run', 'Snapshot.averages', 1, 'before')
+EVALUATING = ('training.snapshot', 'Snapshot.averages', 1, 'before')
 LAST_SAVE = ('training.checkpoint', 'Checkpoints.save', 2, 'after')
 AMENDING = ('training.checkpoint', 'Checkpoints.amend', 1, 'before')
 RESUMED_ROW = ('training.report.report', 'Report.scalars', 2, 'after')
@@ -265,7 +265,7 @@ class SurvivalTest(experiments.TestCase):
 
     @pytest.mark.slow
     def test_signal_during_the_last_evaluation(self):
-        self.stopped(('training.run', 'Snapshot.averages', 2, 'before'))
+        self.stopped(('training.snapshot', 'Snapshot.averages', 2, 'before'))
         code, out = experiments.train(self.config(), self.run_folder)
         self.assertEqual(code, 0, out)
         self.assertEqual([row['step'] for row in experiments.rows(self.run_folder, 'valid')], [4, 7])

@@ -18,6 +18,7 @@ from tests.configs_test import variants
 from training import contracts, mesh
 from training import run as runs
 from training.config import cli, resolve
+from training.snapshot import Snapshot
 
 FACTS = {'dtype': 'float32', 'vocab': 7, 'source_vocab': 0, 'classes': 3, 'memory': 2, 'keys': ((0.0,),), 'values': ((1.0,),)}
 CONTRACTS = {'data': contracts.Data, 'model': contracts.Model, 'task': contracts.Task, 'evaluator': contracts.Evaluator,
@@ -135,7 +136,7 @@ class NamedTest(parameterized.TestCase):
                 resolve.load(path)().picture(run, 'key')
 
     def test_what_the_project_itself_makes_of_runs(self):
-        self.assertEqual(contracts.misfits(runs.Snapshot, contracts.Snapshot), [])
+        self.assertEqual(contracts.misfits(Snapshot, contracts.Snapshot), [])
         rows = Evaluation(3, 2, lambda numbers: {'x': numbers}, {'rows': 3})
         self.assertEqual(contracts.misfits(rows, contracts.Batches), [])
 
@@ -235,7 +236,8 @@ class BuildTest(parameterized.TestCase):
         ({'data.reader': 'vit.models.vit:Vit'}, "vit.models.vit:Vit needs a value for 'classes'"),
         ({'data.reader': 'transformer.tasks.language_model:NextToken'}, 'NextToken is no reader: it has no flags, usual'),
         ({'data.reader': 'transformer.readers.completion:Complete'}, "There is no class 'Complete' .*you mean 'Completion'"),
-        ({'task': base.part('transformer.evaluators.base:Averages')}, 'Averages is no task: it has no coefficients, keywords, inputs'))
+        ({'task': base.part('transformer.evaluators.base:Averages')},
+         'Averages is no task: it has no coefficients, keywords, inputs'))
     def test_parts_that_do_not_meet_their_contracts_are_refused(self, changes, message):
         config = experiments.changed(experiments.tiny(__file__), **changes)
         with self.assertRaisesRegex(ValueError, message):
