@@ -15,7 +15,7 @@ class SnapshotTest(absltest.TestCase):
         snapshot = Snapshot(run, drawn(run.shapes).params, 0)
         whole = Rows().batch(0, 12)
         cut = lambda rows: Batches([{k: v[i:i + rows] for k, v in whole.items()} for i in range(0, 12, rows)],
-                                   {'bytes': 100, 'tokens': 50})
+                                 {'bytes': 100, 'tokens': 50})
         one, four = snapshot.averages(cut(12)), snapshot.averages(cut(3))
         self.assertEqual(one['weight'], whole['weights'].sum())
         for name in one:
