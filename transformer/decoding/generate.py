@@ -14,6 +14,7 @@ import numpy as np
 
 from transformer.contracts import ReadsSource
 from transformer.decoding.strategies import Search, Strategy
+from transformer.layers.heads import BlockedLogits
 from transformer.layers.numerics import wide
 
 
@@ -67,7 +68,8 @@ def generate(model: Any, params: Any, prompts: Sequence, *, steps: int | Sequenc
     A model offers `length`, the longest row of its decoder, `init_cache(batch, length)`, a nested dict of arrays whose first
     axis is the batch, and
       model.apply({'params': params}, inputs=, segments=, positions=, cache=) -> {'logits' [B, T, V], 'cache', ...}
-    with prefixes also prefix= for the prompt,
+    with prefixes also prefix= for the prompt, and block= if its head gives `BlockedLogits`, so that of a prompt only the logits
+    of its last token are computed,
     or, with a source,
       model.apply(.., inputs=, segments=, positions=, decoder_inputs=, decoder_segments=, decoder_positions=, cache=)
     for the prompt, then with one token at a time and without segments and source, which the cache holds. Arrays under the key
@@ -188,7 +190,8 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
     more = {'prefix': (positions < given['prefixes'][:, None]).astype(jnp.int32)} if 'prefixes' in given else {}
     logits, cache, attention = run(model.init_cache(rows, total), there, inputs=tokens, segments=there, positions=positions,
                                    **more)
-    logits = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], 1)  # [B, 1, V]
+    last = lengths - 1
+    logits = logits.at(last) if isinstance(logits, BlockedLogits) else jnp.take_along_axis(logits, last[:, None, None], 1)
     live, pool = strategy.begin(jnp.pad(tokens, ((0, 0), (0, total + 1 - width))))
     search = Search(live, pool, begin=lengths, limit=limits, count=jnp.zeros((), jnp.int32), done=limits < 1,
                     coverage=None if attention is None else jnp.repeat(attention[:, None], size, 1),
@@ -202,10 +205,14 @@ def _search(model, params, key, given, *, strategy, total, end, vocab):
 
 def _reader(model, params, strategy, source):
     """run(cache, there, **inputs) -> (logits, cache, attention to the source), which applies the model to inputs of R rows;
-    with `there` (prefill) also to the source."""
+    with `there` (prefill) also to the source, and where they can be, the logits are `BlockedLogits`."""
+    blocked = getattr(getattr(model, 'head', None), 'blocked', False)
+
     def run(cache, there=None, **inputs):
         if source:
             inputs = {'decoder_' + name: value for name, value in inputs.items()} | ({} if there is None else source)
+        if blocked and there is not None:
+            inputs['block'] = 1
         if not strategy.covers:
             outputs = model.apply({'params': params}, **inputs, cache=cache)
             return outputs['logits'], outputs['cache'], None

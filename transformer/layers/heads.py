@@ -371,6 +371,11 @@ class BlockedLogits:
     block: int = _static()
     numerics: Numerics = _static()
 
+    def at(self, places: jax.Array) -> jax.Array:
+        """The logits [B, 1, V] of one position of each row; places: [B]."""
+        states = jnp.take_along_axis(self.states, places[:, None, None], 1)
+        return _logits(self.numerics, states, self.numerics.cast(self.kernel), self.bias)
+
     def sums(self, values: Mapping[str, Callable], coefficients: Mapping[str, float], targets: jax.Array,
              weights: jax.Array) -> dict:
         """{term: sum over positions of weight·value}.
@@ -383,6 +388,11 @@ class BlockedLogits:
         """
         how = tuple(values.items()), tuple(coefficients.items()), self.block, self.numerics
         return _sums(how, self.states, self.numerics.cast(self.kernel), self.bias, targets, weights)
+
+
+def _logits(numerics, states, kernel, bias):
+    logits = numerics.dense(states, kernel)
+    return logits if bias is None else numerics.plus(logits, bias)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -431,8 +441,7 @@ def _local(how, with_gradient, axes, states, kernel, bias, targets, weights):
         return x.reshape(count, rows * block, *x.shape[3:])
 
     def loss(states, kernel, bias, targets, weights):
-        logits = numerics.dense(states, kernel)
-        logits = logits if bias is None else numerics.plus(logits, bias)
+        logits = _logits(numerics, states, kernel, bias)
         found = {term: (weights * value(logits, targets)).sum() for term, value in values}
         return sum(factor * found[term] for term, factor in coefficients), found
 

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -11,6 +12,7 @@ from tests.models import build
 from transformer.decoding.constraints import Without
 from transformer.decoding.generate import generate, require_room
 from transformer.decoding.strategies import Beam, DiverseBeam, Greedy, Sample
+from transformer.layers.heads import NextWords
 from transformer.models.gpt import Gpt
 
 KEY = jax.random.key(0)
@@ -23,6 +25,20 @@ DEEP_PARAMS = jax.tree.map(lambda s: RNG.normal(size=s.shape).astype(np.float32)
                            jax.eval_shape(lambda: DEEP.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']))
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6]]
 NEVER = -1  # an `end` that no token equals
+
+
+@dataclasses.dataclass(frozen=True)
+class OneByOne(NextWords):
+    """Never has the logits of several positions of a row."""
+
+    def __call__(self, x, body, *, block=0, **given):
+        if x.shape[1] > 1 and not block:
+            raise AssertionError(f'logits of {x.shape[1]} positions')
+        return super().__call__(x, body, block=block, **given)
+
+
+class AllAtOnce(NextWords):
+    blocked = False
 
 
 @jax.jit
@@ -85,6 +101,15 @@ class GptTest(parameterized.TestCase):
             np.testing.assert_allclose([one.score for one in row], [score for _, score, _ in wanted], atol=1e-4)
         causal = generate(DEEP, DEEP_PARAMS, PROMPTS, **given)
         self.assertNotAlmostEqual(causal[0][0].score, found[0][0].score, places=3)
+
+    def test_of_a_prompt_only_the_last_token_has_logits(self):
+        for fields in ({}, {'tied': False, 'bias': True}, {'scaled': True, 'added': True}):
+            one, all_ = (dataclasses.replace(MODEL, head=head(**fields), parent=None) for head in (OneByOne, AllAtOnce))
+            params = jax.tree.map(lambda s: RNG.normal(size=s.shape).astype(np.float32), jax.eval_shape(
+                lambda model=all_: model.init(KEY, jnp.zeros((1, 2), jnp.int32))['params']))
+            got, wanted = ([best.tokens.tolist() for best, in generate(
+                model, params, PROMPTS, steps=6, strategy=Greedy(), key=KEY, end=NEVER, vocab=11)] for model in (one, all_))
+            self.assertEqual(got, wanted)
 
     def test_only_tokens_of_the_vocabulary_are_chosen(self):
         limit = max(token for row in by_full_forward(PROMPTS, 6) for token in row)
