@@ -349,7 +349,7 @@ class Stack(Blocks):
             longer ones.
           segments: [B, T], packed documents (0 = padding); None: each row is one document. With a cache: 0 = padding after a
             prompt, which a recurrent state must not take in. If the stack cannot keep several apart (`packs`), the rows that
-            have them become NaN.
+            have more than one document with padding behind it become NaN.
           positions: [B, T], the position of each token in its document; None: 0..T-1.
           prefix: [B, T], 1 for tokens that all tokens of their document see, whatever the mask; None: there are none. With a
             cache: those of its first tokens.
@@ -367,7 +367,7 @@ class Stack(Blocks):
         elif segments is not None:
             mask = mask & Padding(jnp.where(segments != 0, positions + 1, 0).max(1))
         if segments is not None and not self.packs:
-            x = jnp.where((segments > 1).any(1)[:, None, None], jnp.nan, x)
+            x = of_one_document(x, segments)
         sizes = self.sizes(length, input_width=x.shape[-1])
         shared = Parameters(self.positions.parameters(sizes), numerics=numerics, name='positions')()
         encoding = Encoding(self.positions, shared, positions, positions, sizes)
@@ -408,6 +408,13 @@ class Heads(NamedTuple):
     stack: Blocks
     group: str = ''
     field: str = 'kept'
+
+
+def of_one_document(x: jax.Array, segments: jax.Array) -> jax.Array:
+    """Rows x [B, T, D] for attention that cannot keep documents apart: NaN where `segments` [B, T] have more than one document
+    with padding behind it."""
+    alone = (segments <= 1).all(1) & (segments[:, 1:] <= segments[:, :-1]).all(1)
+    return jnp.where(alone[:, None, None], x, jnp.nan)
 
 
 def _named(layer, aux):

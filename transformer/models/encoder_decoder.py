@@ -21,7 +21,7 @@ from transformer.layers.heads import Head, NextWords, body_of, in_blocks
 from transformer.layers.initial import Xavier
 from transformer.layers.numerics import Numerics, array_type
 from transformer.layers.residual import PostNorm
-from transformer.layers.stack import Heads, Stack
+from transformer.layers.stack import Heads, Stack, of_one_document
 
 # Section 3 and table 3 (base) of the paper.
 BASE = Stack(layers=6, heads=8, width=512, feed_forward=Mlp(activation=Relu()), positions=Sinusoidal(), residual=PostNorm(),
@@ -107,6 +107,7 @@ class EncoderDecoder(nn.Module):
                 key=fold(key, 'encoder'), what='source', field='model.source_length', head_mask=_of('encoder', heads),
                 capture=capture)
             lengths = (segments != 0).sum(1)
+            hidden = hidden if self.cross_attention.packed else of_one_document(hidden, segments)
         else:
             lengths = cache['source']['lengths']
         if cache is None and decoder_segments is None:

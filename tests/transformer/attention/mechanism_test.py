@@ -311,17 +311,23 @@ class PaddedTextTest(parameterized.TestCase):
         two = hidden(TOKENS, np.where(np.arange(12) < np.array([[12], [5]]), 1, 2))
         self.assertTrue(np.isfinite(two[0]).all())
         self.assertTrue(np.isnan(two[1]).all())
+        self.assertTrue(np.isnan(hidden(TOKENS, (np.arange(12) > 4) * np.ones_like(TOKENS))).all())  # padding in front
 
     def test_a_pair_of_texts(self):
         pair = EncoderDecoder(11, 0, 12, 12, encoder=dataclasses.replace(BASE, attention=Nystrom(landmarks=4)),
                               decoder=DECODER, cross_attention=Linformer(rank=4))
         there = np.arange(12) < np.array([[7], [12]])
         params = pair.init(KEY, TOKENS, decoder_inputs=TOKENS)['params']
-        hidden = lambda tokens: np.asarray(apply(pair, params, tokens, decoder_inputs=TOKENS, segments=there.astype(int),
-                                                 decoder_segments=np.ones_like(TOKENS))['hidden'])
+        hidden = lambda tokens, pair=pair, params=params, segments=there.astype(int): np.asarray(apply(
+            pair, params, tokens, decoder_inputs=TOKENS, segments=segments, decoder_segments=np.ones_like(TOKENS))['hidden'])
         np.testing.assert_array_equal(hidden(np.where(there, TOKENS, 3)), hidden(TOKENS))
         self.assertTrue((hidden(np.where(there, 3, TOKENS)) != hidden(TOKENS)).any())
         self.assertFalse(pair.packs)
+        across = EncoderDecoder(11, 0, 12, 12, encoder=BASE, decoder=DECODER, cross_attention=Linformer(rank=4))
+        given = across, across.init(KEY, TOKENS, decoder_inputs=TOKENS)['params']
+        self.assertTrue(np.isfinite(hidden(TOKENS, *given)).all())
+        for segments in (np.arange(12) > 4, 1 + (np.arange(12) > 4)):  # padding in front; two documents
+            self.assertTrue(np.isnan(hidden(TOKENS, *given, segments * np.ones_like(TOKENS))).all())
         self.assertTrue(EncoderDecoder(11, 0, encoder=BASE, decoder=DECODER).packs)
 
 
