@@ -235,6 +235,13 @@ class OptionsTest(experiments.TestCase):
             for key in whole.keys() - {'split'}:
                 self.assertAlmostEqual(whole[key], row[key], places=4, msg=key)
 
+    def test_attention_that_mixes_documents_is_given_one_a_row(self):
+        bert = base.part('transformer.models.bert:Bert', layers=1, heads=2, width=8, length=16, head='NextWords()',
+                         attention='Nystrom(landmarks=4)')
+        for packing in ('first_fit', 'concat'):
+            with self.assertRaisesRegex(ValueError, f"cannot separate documents .*data.packing='{packing}'"):
+                experiments.train(experiments.tiny(self.text, model=bert, **{'data.packing': packing}), self.folder / 'run')
+
     def test_a_recurrent_model_is_given_one_pair_a_row(self):
         self.text.write_text(experiments.pairs(80))
         recurrent = base.part('transformer.models.bahdanau:RecurrentEncoderDecoder', source_length=12, length=12, width=8)

@@ -344,6 +344,10 @@ class OpenDocuments(Opened):
 class OpenText(OpenDocuments):
     """Text that a model continues."""
 
+    @property
+    def packed(self) -> bool:
+        return self.config.packing != 'none' and self.config.documents != 'stream'
+
     def unread(self, ids: np.ndarray) -> int:
         """The number of ids that stand for what the vocabulary lacks."""
         unknown = self.tokenizer.roles.unknown
