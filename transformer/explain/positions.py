@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from display import figures
-from transformer.layers.stack import Blocks
+from transformer.attention.positions.base import Positions
 
 TITLE, SCALE = 'Similarity of learnt positions', 'cosine similarity (linear scale)'
 
@@ -74,9 +74,11 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
 def learnt(model: Any, params: Mapping) -> Any:
     """The vectors of learnt positions [T, D] in the parameters of a model, or of the first part of it that has some, such as an
     encoder. Raises ValueError if there are none."""
-    parts = (getattr(model, 'stack', None), params), *((getattr(model, name, None), part) for name, part in params.items())
-    for stack, part in parts:
-        table = stack.positions.learnt(part['positions']) if isinstance(stack, Blocks) and 'positions' in part else None
+    parts = (model, params), (getattr(model, 'stack', None), params), *(
+        (getattr(model, name, None), part) for name, part in params.items())
+    for part, given in parts:
+        encoding = getattr(part, 'positions', None)
+        table = encoding.learnt(given['positions']) if isinstance(encoding, Positions) and 'positions' in given else None
         if table is not None:
             return table
     raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '

@@ -11,6 +11,8 @@ from transformer.layers.stack import Stack
 from transformer.models.bert import Bert
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
+from vit.layers.stages import Patches
+from vit.models.hierarchical import Hierarchical
 
 
 def panels(figure):
@@ -51,6 +53,8 @@ class PicturesTest(absltest.TestCase):
         bart = EncoderDecoder(vocab=3, source_vocab=0, encoder=Stack(positions=Learned(offset=2)))
         params = {'tokens': {}, 'encoder': {'positions': {'embedding': table}}, 'decoder': {}}
         np.testing.assert_array_equal(position_pictures.learnt(bart, params), table[2:])
+        shifted = Hierarchical(0, Patches(2), positions=Learned())
+        np.testing.assert_array_equal(position_pictures.learnt(shifted, {'positions': {'embedding': table}}), table)
         of_distances = Bert(vocab=3, length=16, stack=Stack(positions=Disentangled(distance=4)))
         with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
             position_pictures.learnt(of_distances, {'positions': {'embedding': table}})
