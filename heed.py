@@ -28,12 +28,14 @@ from training.contracts import Reader
 from training.host import machine
 from training.snapshot import Snapshot
 from transformer.decoding.strategies import Strategy
+from transformer.layers.stack import Blocks
 
 _AXES = {'image': '[rows, height, width, channels]', 'story': '[rows, sentences, words]'} | dict.fromkeys(
     ('inputs', 'segments', 'positions', 'types', 'prefix', 'decoder_inputs', 'decoder_segments', 'decoder_positions'),
     '[rows, length]') | {'question': '[rows, words]'}  # inputs of models
 _RANKS = {name: axes.count(',') + 1 for name, axes in _AXES.items()}
-_BOUNDS = {'positions': (('stack', 'length'), ('encoder', 'source_length')), 'decoder_positions': (('decoder', 'length'),)}
+_BOUNDS = {'positions': (('stack', 'length'), ('encoder', 'source_length'), ('discriminator', 'length')),
+           'decoder_positions': (('decoder', 'length'),)}
 _NEEDED = 'image', 'story', 'inputs', 'decoder_inputs', 'question'
 _whole = lambda value, least, most: (
     isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= value < most)
@@ -155,7 +157,8 @@ class Run:
                  'types': getattr(self.model, 'types', None)}.get(name)
         most = vocab - 1 if vocab else np.inf
         for stack, length in _BOUNDS.get(name, ()):
-            if hasattr(self.model, stack) and not getattr(self.model, stack).positions.free_length:
+            part = getattr(self.model, stack, None)
+            if isinstance(part, Blocks) and not part.positions.free_length:
                 most = getattr(self.model, length) - 1
         limited = vocab or name.endswith('positions')
         kinds, wanted = ('f', f'floats {_AXES[name]}') if name == 'image' else ('iub', f'integers {_AXES[name]}')

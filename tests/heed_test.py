@@ -14,6 +14,7 @@ from data.text.documents import Text
 from data.tokenizers.specs import WordPiece
 from tests import experiments, recorded
 from transformer.decoding.generate import Hypothesis
+from transformer.models.electra import Electra
 from transformer.readers import base, completion
 
 
@@ -176,6 +177,13 @@ class HuggingFaceTest(recorded.TestCase):
         for name, length in (('positions', model.source_length), ('decoder_positions', model.length)):
             with self.assertRaisesRegex(ValueError, f'{name} are .* from {length} to {length}; .* from 0 to {length - 1}'):
                 run.logits([[5]], **given, **{name: [[length]]})
+
+    def test_positions_of_a_model_with_a_part_of_another_kind(self):
+        model = Electra(vocab=9, length=4)
+        run = heed.Run(types.SimpleNamespace(model=model, data=types.SimpleNamespace(facts={'vocab': 9})))
+        self.assertEqual(run._array('positions', [[3]]).tolist(), [[3]])
+        with self.assertRaisesRegex(ValueError, 'positions are int64 .* expected integers .* from 0 to 3'):
+            run._array('positions', [[4]])
 
     def test_words_that_a_model_of_stories_does_not_know(self):
         model = types.SimpleNamespace(types=1)
