@@ -11,10 +11,12 @@ models leave room for others, each on its share of the memory (docs/tpu.md). A p
 as it does where one is trained at a time. --only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png; if a point has
-failed, those of the points that are finished. After a signal DIR/NAME.json has the rows that are printed by then.
+failed, those of the points that are finished. After a signal DIR/NAME.json has the rows that are printed by then, and no fewer
+than before.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -105,7 +107,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     try:
         for point, code in results:
             if code:  # stopped by a signal
-                save(table, folder, name)
+                if not there(folder, name).issuperset(table):
+                    save(table, folder, name)
                 return code
             done.add(point)
             for group, points in groups.items():
@@ -138,6 +141,12 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     if failed:
         raise failed
     return 0
+
+
+def there(folder, name):
+    """The names of the rows of NAME.json."""
+    path = folder / f'{name}.json'
+    return set(json.loads(path.read_text())) if path.exists() else set()
 
 
 def save(table, folder, name):

@@ -162,7 +162,13 @@ class FailedTest(SweepCase):
             code = sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
         self.assertEqual(code, 128 + signal.SIGTERM)
         self.assertEqual([line.split()[0] for line in out.getvalue().splitlines()], ['loss', 'a'])
-        self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text()), {'a': {'loss': 2.0}})
+        written = self.folder / 'sweep' / 'mine.json'
+        self.assertEqual(json.loads(written.read_text()), {'a': {'loss': 2.0}})
+        before = {name: {'loss': 1.0} for name in 'abc'}  # the sweep was finished once, and started again
+        written.write_text(json.dumps(before))
+        with mock.patch.object(sweep, 'trained', stopped), contextlib.redirect_stdout(io.StringIO()):
+            sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+        self.assertEqual(json.loads(written.read_text()), before)
 
     def test_a_bucket_that_is_away_for_a_while_ends_no_training(self):
         away = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')
