@@ -144,8 +144,9 @@ class Pondering(Prediction):
         """The terms of the numbers of steps, for each of `charged` that the outputs have."""
         fields = [field for name, field in self.charged.items() if name not in outputs]
         if self.ponder and fields:
-            raise ValueError(f'task.ponder={self.ponder} charges for steps, but the model takes as many at every position; set '
-                             f'{" and ".join(fields)} to Universal(halting=True), or leave task.ponder out.')
+            named = ' and '.join(fields)
+            raise ValueError(f'task.ponder={self.ponder} charges for steps, but those of {named} are the same everywhere; '
+                             f'set {named} to Universal(halting=True), or leave task.ponder out.')
         if len(fields) == len(self.charged):
             return {}
         there = {name: jnp.asarray(one, real_dtype()) for name, one in zip(self.charged, self.there(batch)) if name in outputs}

@@ -47,6 +47,10 @@ class MemoryAnswers(Answers):
         if not 0 <= self.linear_steps < 1 << 31:
             raise ValueError(f'linear_steps is {self.linear_steps}; expected 0 or more, and less than 2**31.')
 
+    @property
+    def keywords(self) -> tuple:
+        return ('linear',) if self.linear_steps else ()
+
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
         linear = train and self.linear_steps > 0
         start = (lambda **inputs: forward(**inputs, linear=step < self.linear_steps)) if linear else forward

@@ -101,7 +101,7 @@ class PonderingTest(absltest.TestCase):
         self.assertEqual(charges(paid, 'ponder', 'source_ponder'), {'ponder': (4, 4), 'source_ponder': (6, 6)})
         for names, message in ((['ponder'], 'set model.encoder.depth to Universal'),
                                ([], 'set model.decoder.depth and model.encoder.depth to Universal')):
-            with self.assertRaisesRegex(ValueError, f'task.ponder=0.1 charges for steps, .*; {message}.halting=True., or'):
+            with self.assertRaisesRegex(ValueError, f'charges for steps, but those of .*; {message}.halting=True., or'):
                 charges(paid, *names)
         with self.assertRaisesRegex(ValueError, 'set model.depth to Universal'):
             charges(NextToken(ponder=0.1))

@@ -49,6 +49,7 @@ class AnswersTest(parameterized.TestCase):
             task.loss(forward, batch, key='key', step=step, train=train)
         self.assertEqual([inputs.get('linear', False) for inputs in seen], [True, False, False, False])
         self.assertEqual([inputs['key'] for inputs in seen], ['key', 'key', None, 'key'])
+        self.assertEqual((MemoryAnswers(linear_steps=3).keywords, MemoryAnswers().keywords), (('linear',), ()))
 
     def test_steps_below_zero_are_refused(self):
         for steps in -1, 1 << 31:
