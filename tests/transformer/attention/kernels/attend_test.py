@@ -76,6 +76,14 @@ class AttendTest(parameterized.TestCase):
         self.assertGreater(float(dropped.std()), 0.01)
         np.testing.assert_allclose(attend(ones, ones, ones, rate=0.25), 1.0, rtol=1e-5)
 
+    def test_what_no_kernel_can_mean_is_refused(self):
+        ones = jnp.ones((1, 4, 2, 3))
+        for implementation in 'plain', 'blockwise':
+            with self.assertRaisesRegex(ValueError, r'dropout is 1.0; expected a rate in \[0, 1\)'):
+                attend(ones, ones, ones, rate=1.0, dropout_key=jax.random.key(0), implementation=implementation)
+            with self.assertRaisesRegex(ValueError, 'There are 2 heads of keys and 1 of values; give them as many of each'):
+                attend(ones, ones, ones[:, :, :1], implementation=implementation)
+
     def test_bfloat16_is_near(self):
         got = attend(*map(jnp.float32, (QUERY, KEY, VALUE)), numerics=Numerics('bfloat16'))
         self.assertEqual(got.dtype, jnp.bfloat16)
