@@ -29,6 +29,7 @@ from data.tokenizers.roles import NAMES, Roles, sentinel
 from data.tokenizers.tokenizer import JsonTokenizer, SentencePieceTokenizer, Tokenizer
 
 _SAMPLE = 4_000_000  # characters that SentencePiece learns from; more change the pieces little and take time
+_LONGEST = 1 << 24  # bytes of a line that SentencePiece learns from; the default silently drops lines above 4 KB
 _FEW = 64  # characters that nothing can be learnt from, whatever the vocabulary
 _LEAST = 260  # pieces: 256 bytes, unknown, end, line end, and one character
 _LEAST_WORD_PIECE = 6  # pieces: 5 special ones and one character
@@ -216,7 +217,7 @@ class SentencePiece(TokenizerSpec):
                 eos_id=1,
                 bos_id=-1,
                 pad_id=-1,
-                max_sentence_length=1 << 24,  # the default silently drops lines above 4 KB
+                max_sentence_length=_LONGEST,
                 num_threads=8,  # not the number of cores: it is stored in the model and orders a unigram's sums
                 minloglevel=2,
             )
@@ -231,8 +232,13 @@ class SentencePiece(TokenizerSpec):
             elif 'smaller than required_chars' in str(error):
                 advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
             elif 'sentences_.empty()' in str(error):
-                held = 'U+2585 in each line, and SentencePiece leaves such lines out' if lines else 'nothing but line ends'
-                advice = f'it holds {held}; give it more text.'
+                if any(len(line.encode()) > _LONGEST for line in lines):
+                    advice = (f'it holds a line of more than {_LONGEST >> 20} MB, and SentencePiece leaves such lines out; '
+                              'break it into lines.')
+                elif any('\u2585' in line for line in lines):
+                    advice = 'it holds U+2585 in each line, and SentencePiece leaves such lines out; give it more text.'
+                else:  # among them '\r'
+                    advice = 'it holds nothing but line ends; give it more text.'
             else:
                 advice = f'{error}.'
             raise ValueError(f'{self} cannot be learnt from the training part: {advice}') from error

@@ -169,6 +169,13 @@ class LearnTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'it holds U.2585 in each line, and SentencePiece leaves such .* out; give'):
             specs.SentencePiece(vocab=300).learn(['a line with \u2585 in it\n' * 9])
 
+    def test_lines_that_teach_nothing_are_called_what_they_are(self):
+        with self.assertRaisesRegex(ValueError, 'cannot be learnt.*nothing but line ends; give it more text'):
+            specs.SentencePiece(vocab=300).learn(['\r\n' * 300])
+        with (mock.patch.object(specs, '_LONGEST', 1 << 20),
+              self.assertRaisesRegex(ValueError, 'it holds a line of more than 1 MB, and SentencePiece .*; break it into')):
+            specs.SentencePiece(vocab=300).learn(['a b ' * (1 << 18) + 'a\n'])
+
     @parameterized.parameters(
         'Byte()', "Byte(special=('cls', 'mask'))", 'Char()', 'Word(least=2)', 'SentencePiece(vocab=300)',
         "SentencePiece(vocab=300, kind='unigram')", 'WordPiece(vocab=90, lower=False)', 'WordPiece(vocab=90, sentinels=3)',
