@@ -81,8 +81,7 @@ class Tagged(examples.Examples):
             words, tags = self._of_lists(table)
             return table.described(words=[words], tags=[tags])
         columns = self._columns(table)
-        lines = (_split(line, table) for _, line in _lines(table) if not line.startswith('-DOCSTART-'))
-        first = next(filter(any, lines), ())
+        first = next(filter(None, (_split(line, table) for _, line in _lines(table))), ())
         shown = [repr(cell) if columns.named else f'{number}' for number, cell in enumerate(first, 1)]
         sentence = '' if columns.sentence is None else f', sentences from {shown[columns.sentence]}'
         found = f'header: {", ".join(shown)} (line {columns.named})' if columns.named else 'no header'
@@ -94,13 +93,12 @@ class Tagged(examples.Examples):
             if number == columns.named:
                 continue
             cells = _split(line, table)
-            blank = not any(cells) or line.startswith('-DOCSTART-')
-            key = '' if blank or columns.sentence is None else ''.join(cells[columns.sentence:][:1])
-            if begun and (blank or key not in ('', last)):
+            key = '' if columns.sentence is None else ''.join(cells[columns.sentence:][:1])
+            if begun and (not cells or key not in ('', last)):
                 found.append(Sentence(*map(tuple, zip(*begun))))
                 begun = []
             last = key or last
-            if not blank:
+            if cells:
                 place = f'{table.file.path}:{number}'
                 begun.append((*_word(cells, columns, line, place), place))
         if len(found) == 1 and len(found[0].words) > _LONGEST:
@@ -110,8 +108,8 @@ class Tagged(examples.Examples):
 
     def _columns(self, table: Table) -> '_Columns':
         """Where the lines of a file have the word and the tag."""
-        number, line = next(((number, line) for number, line in _lines(table) if line.strip()), (1, ''))
-        names = [name.strip() for name in _split(line, table)]
+        number, line = next(((number, line) for number, line in _lines(table) if _split(line, table)), (1, ''))
+        names = _split(line, table)
         low = [name.lower() for name in names]
         usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
         named, sentence = None not in usual[:2], usual[2]
@@ -205,8 +203,12 @@ def _lines(table: Table) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str, table: Table) -> list[str]:
+    """The cells of a line; [] of one between sentences, which is blank, has separators alone or begins with -DOCSTART-."""
+    if line.startswith('-DOCSTART-'):
+        return []
     cells = table.split(line) if table.format == 'csv' or '\t' in line else filter(None, line.split(' '))
-    return [cell.strip() for cell in cells]
+    stripped = [cell.strip() for cell in cells]
+    return stripped if any(stripped) else []
 
 
 def _word(cells: list[str], columns: _Columns, line: str, place: str) -> tuple[str, str]:
