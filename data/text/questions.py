@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -310,10 +311,10 @@ def _is_squad(file: sources.File, table: Table) -> bool:
     if table.format != 'json' or not head.startswith(b'{'):
         return head.startswith(b'{')
     try:
-        first = json.loads(head.partition(b'\n')[0])
+        first = json.loads(re.split(rb'[\r\n]', head, maxsplit=1)[0])
     except (ValueError, RecursionError):  # an object of several lines, or of one that is longer than the head
         return True
-    return not first or 'data' in first
+    return not first or isinstance(first.get('data'), list)
 
 
 def _columns(table: Table) -> tuple[list[int], list[int]]:

@@ -203,6 +203,10 @@ class ContractTest(QuestionsCase):
                                for answers in ([{'text': '1914', 'answer_start': 9}], [])])),
         ('a.json', '\n' + ''.join(json.dumps({'context': SHORT, 'question': 'when?', 'answer': answer}) + '\n'
                                   for answer in ('1914', ''))),
+        ('a.json', ''.join(json.dumps({'context': SHORT, 'question': 'when?', 'answer': answer}) + '\r'
+                           for answer in ('1914', ''))),
+        ('a.json', ''.join(json.dumps({'data': 'a', 'context': SHORT, 'question': 'when?', 'answer': answer}) + '\n'
+                           for answer in ('1914', ''))),
         ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
         ('a.csv', f'question,context,answer,answer_start\nwhen?,"{SHORT}",1914,9.0\nwhen?,"{SHORT}",,\n'),
         ('a.csv', f'question,context,answer,answer_start,id\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",,,a\n'),
