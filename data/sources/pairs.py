@@ -103,11 +103,9 @@ class TablePairs(Origin):
 
     def _columns(self, table: Table) -> tuple[int, ...] | None:
         """The columns of source and target; None for the objects of a column `translation`."""
-        if self.form.columns:
-            return tuple(table.column(column, 'data.columns') for column in self.form.columns)
-        for pair in (self.form.languages, ('source', 'target'), ('src', 'tgt')):
-            if {*pair} <= {*table.names}:
-                return tuple(table.column(name, 'data.languages') for name in pair)
+        usual = self.form.languages, ('source', 'target'), ('src', 'tgt')
+        if names := self.form.columns or next((pair for pair in usual if {*pair} <= {*table.names}), ()):
+            return tuple(table.column(name, 'data.columns') for name in names)
         if 'translation' in table.names:
             return None
         if self.form.given:

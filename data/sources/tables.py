@@ -94,8 +94,7 @@ class Table:
     def column(self, wanted: int | str, field: str) -> int:
         """The index of a column, given by name or by number from 1. Raises ValueError, which names the config's `field`."""
         if isinstance(wanted, str) and wanted in self.names:
-            if self.names.count(wanted) > 1:
-                self.require_distinct()
+            require_distinct([wanted], self.names, self.file.path)
             return self.names.index(wanted)
         if isinstance(wanted, int) or whole(wanted):
             if int(wanted) < 1:
@@ -368,7 +367,7 @@ def require_distinct(wanted: Sequence[str], names: Sequence[str], path: str) -> 
     if twice is not None:
         places = ' and '.join(f'{number}' for number, name in enumerate(names, 1) if name == twice)
         raise ValueError(f'{path} has the name {twice!r} for the columns {places}; name columns by numbers from 1, such as '
-                         '--config.data.columns=1, or rename one.')
+                         '1,2, or rename one.')
 
 
 def whole(text: str) -> bool:

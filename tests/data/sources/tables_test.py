@@ -188,6 +188,13 @@ class HeaderTest(TablesCase):
         with self.assertRaisesRegex(ValueError, 'it has no header, so columns are numbers'):
             self.table('a.tsv', 'Go.\tVa !\n').column('label', 'data.label')
 
+    def test_a_name_of_two_columns_is_refused_where_it_is_asked_for(self):
+        table = self.table('a.tsv', 'a\ta\ten\ten\tx\n1\t2\t3\t4\t5\n', header='true')
+        self.assertEqual([table.column(wanted, 'data.columns') for wanted in ('x', '4')], [4, 3])
+        message = "a.tsv has the name 'en' for the columns 3 and 4; name columns by numbers from 1, such as 1,2, or rename one"
+        with self.assertRaisesRegex(ValueError, message):
+            table.column('en', 'data.columns')
+
     @parameterized.parameters(0, '0', '00', -1)
     def test_numbers_of_columns_begin_at_1(self, wanted):
         with self.assertRaisesRegex(ValueError, f'data.label names the column {wanted}, which is none; write .* from 1'):
