@@ -1,3 +1,6 @@
+import json
+from unittest import mock
+
 import numpy as np
 from absl.testing import absltest, parameterized
 
@@ -49,12 +52,23 @@ class TokensTest(parameterized.TestCase):
         self.assertEqual((store.ids.tolist(), store.offsets.tolist()), ([4, 2, 3], [0, 2]))
         self.assertEqual((store.meta['tokens'], store.meta['bytes']), (2, 2))
 
-    @parameterized.parameters(' \n ', ' \n a')
-    def test_a_stream_without_a_token_to_predict_is_refused(self, text):
+    @parameterized.parameters((' \n ', ()), (' \n a', (5,)))
+    def test_a_stream_without_a_token_to_predict_is_refused_also_where_the_cache_has_it(self, text, ids):
+        def before(folder, part, tokenizer):  # what was made of it before it was refused
+            np.array(ids, '<u2').tofile(folder / 'ids.bin')
+            np.save(folder / 'offsets.npy', np.array([0, len(ids) - 1]))
+            meta = {'tokens': len(ids) - 1, 'bytes': len(text), 'documents': 1, 'ids': len(ids), 'width': 2}
+            (folder / 'meta.json').write_text(json.dumps(meta))
+
         tokenizer = tiny_tokenizers.word_piece(self.folder.parent, 'a').learn()
-        for _ in range(2):
-            with self.assertRaisesRegex(ValueError, "The split 'all' holds no text to predict; give it more text"):
-                tokens.load(self.part(documents='stream', a=text), tokenizer)
+        part = self.part(documents='stream', a=text)
+        refused = lambda: self.assertRaisesRegex(ValueError, "The split 'all' holds no text to predict; give it more text")
+        with refused():
+            tokens.load(part, tokenizer)
+        with mock.patch.object(tokens, '_build', before):
+            tokens.load(part, tokenizer)
+        with refused():
+            tokens.load(part, tokenizer)
 
     @parameterized.parameters('file', 'line', 'stream')
     def test_text_of_many_chunks(self, documents):
