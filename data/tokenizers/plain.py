@@ -14,6 +14,8 @@ import numpy as np
 from data import cache
 from data.tokenizers.roles import Roles, sentinel
 
+_AROUND = 20  # characters of a text that are shown on each side of a wrong one
+
 
 def save(folder: str | os.PathLike, name: str, contents: bytes) -> None:
     """Writes the file of a tokenizer into a folder."""
@@ -25,15 +27,21 @@ def code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
 
 
+def utf8(text: str) -> bytes:
+    """The UTF-8 of a text. Raises ValueError if it has half of a pair of surrogates, such as Python makes of a byte of a
+    command line that is not UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        place = error.start
+        raise ValueError(f'The text {text[max(0, place - _AROUND) : place + 1 + _AROUND]!r} has {text[place]!r}, half of a '
+                         'character; expected UTF-8: correct it, or take it out.') from None
+
+
 def require_characters(texts: Iterable[str]) -> None:
-    """Raises ValueError if a text has half of a pair of surrogates, such as Python makes of a byte of a command line that is
-    not UTF-8."""
+    """Raises ValueError as `utf8` does."""
     for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f'The text {text[:40]!r} has {text[error.start]!r}, half of a character; expected UTF-8: correct '
-                             'it, or take it out.') from None
+        utf8(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +70,8 @@ class ByteTokenizer:
         return hashlib.sha256(f'byte {self.special} {self.count}'.encode()).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [n], n the number of UTF-8 bytes."""
-        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+        """int32 [n], n the number of UTF-8 bytes. Raises ValueError for half of a character."""
+        return np.frombuffer(utf8(text), np.uint8).astype(np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]

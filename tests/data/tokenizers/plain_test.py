@@ -3,7 +3,7 @@
 from absl.testing import absltest, parameterized
 
 from data.tokenizers import specs
-from data.tokenizers.plain import CharTokenizer, IdTokenizer, WordTokenizer
+from data.tokenizers.plain import ByteTokenizer, CharTokenizer, IdTokenizer, WordTokenizer, require_characters
 from data.tokenizers.roles import Roles
 
 
@@ -36,6 +36,15 @@ class IdsTest(parameterized.TestCase):
         for fields in (dict(end=3), dict(mask=-2), dict(vocab=0)):
             with self.assertRaisesRegex(ValueError, 'names no ids; expected a vocab, and roles of ids below it'):
                 specs.Ids(**{'vocab': 3} | fields)
+
+
+class CharactersTest(absltest.TestCase):
+
+    def test_half_of_a_character_is_shown_in_its_place(self):
+        text = f'{"x" * 99}{"before":>20}\ud83d{"after":<20}{"y" * 99}'
+        for check in (lambda: require_characters(['a', text]), lambda: ByteTokenizer().encode(text)):
+            with self.assertRaisesRegex(ValueError, r"^The text ' {14}before\\ud83dafter {15}' has '\\ud83d', half of a"):
+                check()
 
 
 class PiecesTest(absltest.TestCase):

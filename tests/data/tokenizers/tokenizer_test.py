@@ -394,7 +394,7 @@ class KindTest(absltest.TestCase):
 
 
 class CharactersTest(parameterized.TestCase):
-    @parameterized.parameters('SentencePiece', 'Unigram', 'WordPiece')
+    @parameterized.parameters('Byte', 'SentencePiece', 'Unigram', 'WordPiece')
     def test_half_of_a_character_is_refused(self, name):
         encoders = [learnt(name).encode, *([learnt(name).offsets] if name == 'WordPiece' else [])]
         for encode in encoders:
