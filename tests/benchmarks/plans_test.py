@@ -17,9 +17,10 @@ from benchmarks import plans, topologies
 from tests import experiments, models
 from training.config import cli, resolve
 
-# Parameters: those of the released checkpoints; of T5-3B what its paper's tables give.
+# Parameters: those of the released checkpoints; of T5-3B what its paper's tables give; of MaxText's what its
+# base.yml with global_parameter_scale=16 or 32 makes, layers * (4 * width * 8192 + 3 * width * inner + 2 * width) and the ends.
 SIZES = {'ViT-L/16': 304_326_632, 'Llama 7B': 6_738_415_616, 'Llama 3.1 8B': 8_030_261_248, 'Llama 3.1 70B': 70_553_706_496,
-         'T5-3B': 2_851_598_336}
+         'T5-3B': 2_851_598_336, 'MaxText 16B': 15_831_666_688, 'MaxText 32B': 31_663_333_376}
 PLAN = {'case': 'GPT-2 124M', 'topology': 'v5e:4x4', 'device': '16 x TPU v5 lite', 'rows': 512, 'fits': True,
         'memory_gb': {'all': 13.54, 'there is': 17.2, 'temporaries': 11.8}, 'traffic_gb': 104.1, 'step_tflop': 457.9,
         'bounds_ms': {'memory': 127.1, 'products': 145.27, 'links': 3.06}, 'mfu': 0.911,
