@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from absl.testing import absltest, parameterized
+from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks import hlo, topologies
 from tests import mechanisms, programs
@@ -44,6 +45,26 @@ class StepsTest(parameterized.TestCase):
 
     def test_every_one_is_on_record(self):
         self.assertEqual(list(programs.recorded()), list(programs.NAMES))
+
+
+@FOR_TPU
+class MeshTest(absltest.TestCase):
+
+    def test_parameters_are_gathered_before_they_are_multiplied(self):
+        mesh = meshes.make(1, 4, 1, topologies.devices_of('v5e:2x2'))
+        x, w = (jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec('fsdp')))
+                for shape in ((16384, 1024), (1024, 8192)))
+
+        def traffic(options):
+            step = jax.jit(jax.grad(lambda x, w: jnp.square(jax.nn.relu(x @ w)).sum(), 1), out_shardings=w.sharding,
+                           compiler_options=options)
+            with jax.set_mesh(mesh):
+                program = hlo.Program(step.trace(x, w).lower().compile().as_text())
+            return program.traffic(), [one.kind for one in program.collectives()].count('all-gather')
+
+        (ring, none), (whole, one) = traffic({}), traffic(meshes.compiler_options(mesh))
+        self.assertEqual((none, one), (0, 1))
+        self.assertLess(whole, ring / 5)
 
 
 def compiled(topology, function, *shapes):

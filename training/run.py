@@ -148,7 +148,8 @@ class Run:
         """train.dispatch training steps, traced for this mesh and a batch of such shapes; they donate their state."""
         shardings, count = jax.tree.map(lambda s: s.sharding, self.shapes), self.config.train.dispatch
         function = steps.several(self.step_function, count, self.config.train.nonfinite)
-        jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)))
+        jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings, meshes.replicated(self.mesh)),
+                         compiler_options=meshes.compiler_options(self.mesh))
         place = meshes.batch_sharding(self.mesh, stacked=count > 1)
         batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=place) for name, (shape, dtype) in shapes.items()}
         with jax.set_mesh(self.mesh):
@@ -304,9 +305,6 @@ def build(config, mesh, folder=None, source=None, *, applied=False, planned=Fals
             if getattr(part, name) < data.facts[name] and data.facts[name] > 1:  # a single kind needs no embedding
                 raise ValueError(f'{field}.{name} is {getattr(part, name)}, but the data has {data.facts[name]}; leave it out '
                                  'of the config, or raise it.')
-    if data.packed and isinstance(model, contracts.Separating) and not model.packs:
-        raise ValueError(f'{config.model.name} cannot separate documents that share a row, as with data.packing='
-                         f"{config.data.packing!r}; set data.packing='buckets' or 'none', or take another attention.")
     task = _part(config.task, contracts.Task, 'task')
     for name, value in task.options(train=True).items():
         if name not in inspect.signature(type(model).__call__).parameters:
@@ -331,6 +329,9 @@ def build(config, mesh, folder=None, source=None, *, applied=False, planned=Fals
             raise
         raise ValueError(f'{config.task.name} asks for {error.args[0]!r}, which neither {config.model.name} gives nor '
                          f'{config.data.pipeline}, whose batches have {", ".join(data.shapes)}; choose another task.') from None
+    if data.packed and isinstance(model, contracts.Separating) and not model.packs:
+        raise ValueError(f'{config.model.name} cannot separate documents that share a row, as with data.packing='
+                         f"{config.data.packing!r}; set data.packing='none', or take another attention.")
     whole = meshes.replicated(mesh)
     axes_of = roles.axes_of(roles_of, shapes.params)
     params = meshes.shardings(shapes.params, axes_of, config.mesh.rules, mesh)

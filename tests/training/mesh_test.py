@@ -28,6 +28,15 @@ class Chip:
     slice_index: int = 0
 
 
+class OptionsTest(absltest.TestCase):
+    def test_tpus_that_split_parameters_alone_gather_them_first(self):
+        chips = [Chip(i, (i % 2, i // 2, 0), 'TPU v5 lite') for i in range(4)]
+        told = lambda *sizes, devices=chips: [*meshes.compiler_options(meshes.make(*sizes, devices))]
+        self.assertEqual(told(2, 2, 1), ['xla_jf_spmd_threshold_for_windowed_einsum_mib'])
+        for other in (told(4, 1, 1), told(1, 2, 2), told(2, 2, 1, devices=jax.devices()[:4])):
+            self.assertEmpty(other)
+
+
 class MakeTest(parameterized.TestCase):
     def test_a_path_of_several_trees_is_refused(self):
         self.assertEqual(meshes.flat({'a': {'b': 1}}, {'a': {'c': 2}}), {'a/b': 1, 'a/c': 2})
