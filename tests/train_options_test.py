@@ -239,8 +239,10 @@ class OptionsTest(experiments.TestCase):
         bert = base.part('transformer.models.bert:Bert', layers=1, heads=2, width=8, length=16, head='NextWords()',
                          attention='Nystrom(landmarks=4)')
         for packing in ('first_fit', 'concat'):
-            with self.assertRaisesRegex(ValueError, f"cannot separate documents .*data.packing='{packing}'"):
+            with self.assertRaisesRegex(ValueError, f"cannot separate .*data.packing='{packing}'; set data.packing='none', or"):
                 experiments.train(experiments.tiny(self.text, model=bert, **{'data.packing': packing}), self.folder / 'run')
+        with self.assertRaisesRegex(ValueError, 'has no causal form'):  # whatever the packing
+            experiments.train(experiments.tiny(self.text, **{'model.attention': 'Nystrom(landmarks=4)'}), self.folder / 'run')
 
     def test_a_recurrent_model_is_given_one_pair_a_row(self):
         self.text.write_text(experiments.pairs(80))
