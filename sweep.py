@@ -11,8 +11,8 @@ models leave room for others, each on its share of the memory (docs/tpu.md). A p
 as it does where one is trained at a time. --only=POINT trains one point.
 
 The table is printed and saved in DIR/NAME.json, the pictures, if the sweep has any, in DIR/plots/NAME.png; if a point has
-failed, those of the points that are finished. After a signal DIR/NAME.json has the rows that are printed by then, and no fewer
-than before.
+failed, those of the points that are finished. Then, and after a signal, rows that were not measured anew stay in DIR/NAME.json
+as they were.
 """
 
 import contextlib
@@ -107,8 +107,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     try:
         for point, code in results:
             if code:  # stopped by a signal
-                if not there(folder, name).issuperset(table):
-                    save(table, folder, name)
+                save(table, folder, name, keep=True)
                 return code
             done.add(point)
             for group, points in groups.items():
@@ -129,7 +128,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     if sweep.table and done:
         table = sweep.table(folders)
         print('\n'.join(sweeps.lines(table, sweep.title, wide=17 if several else 8)), flush=True)
-    save(table, folder, name)
+    save(table, folder, name, keep=failed)
     shown = {group: runs for group, runs in folders.items() if (runs if sweep.table else group in measured)}
     if sweep.draw and shown:
         try:
@@ -143,16 +142,11 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     return 0
 
 
-def there(folder, name):
-    """The names of the rows of NAME.json."""
+def save(table, folder, name, keep):
+    """Writes the rows that there are to NAME.json. keep: with the others that it has."""
     path = folder / f'{name}.json'
-    return set(json.loads(path.read_text())) if path.exists() else set()
-
-
-def save(table, folder, name):
-    """Writes the rows that there are to NAME.json."""
     if table:
-        storage.write(folder / f'{name}.json', sweeps.as_json(table))
+        storage.write(path, sweeps.as_json(table, json.loads(path.read_text()) if keep and path.exists() else {}))
 
 
 def draw(sweep, folders, table, plots, name):

@@ -168,7 +168,24 @@ class FailedTest(SweepCase):
         written.write_text(json.dumps(before))
         with mock.patch.object(sweep, 'trained', stopped), contextlib.redirect_stdout(io.StringIO()):
             sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
-        self.assertEqual(json.loads(written.read_text()), before)
+        self.assertEqual(json.loads(written.read_text()), before | {'a': {'loss': 2.0}})
+
+    def test_rows_of_before_stay_if_a_point_fails(self):
+        made = Sweep({name: {'train.steps': steps} for steps, name in enumerate('abc', 3)}, lambda folder: {'': {'loss': 2.0}})
+
+        def trained(config, folder):
+            if failing and folder.name == 'b':
+                raise ValueError('Point b has failed.')
+            return 0
+
+        written = self.folder / 'sweep' / 'mine.json'
+        for failing, wanted in ((True, {'a': 2.0, 'c': 1.0, 'old': 1.0}), (False, dict.fromkeys('abc', 2.0))):
+            written.parent.mkdir(exist_ok=True)
+            written.write_text(json.dumps({name: {'loss': 1.0} for name in ('a', 'c', 'old')}))
+            with (mock.patch.object(sweep, 'trained', trained), contextlib.redirect_stdout(io.StringIO()),
+                  self.assertRaisesRegex(ValueError, 'has failed') if failing else contextlib.nullcontext()):
+                sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+            self.assertEqual(json.loads(written.read_text()), {name: {'loss': loss} for name, loss in wanted.items()})
 
     def test_a_bucket_that_is_away_for_a_while_ends_no_training(self):
         away = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')

@@ -211,11 +211,12 @@ def lines(table: Table, title: str = '', *, wide: int = 8, columns: Sequence[str
     return found
 
 
-def as_json(table: Table) -> str:
-    """The table as JSON: a number, an object of mean, deviation and count for several runs, or null."""
+def as_json(table: Table, others: Mapping | None = None) -> str:
+    """The table as JSON: a number, an object of mean, deviation and count for several runs, or null. others: rows as they were
+    read from such a JSON, which stay if the table has none of their name."""
     def plain(number):
         numbers = {k: v if math.isfinite(v) else str(v) for k, v in dataclasses.asdict(number).items()} if number else None
         return numbers['mean'] if number and number.count == 1 else numbers
 
     found = {name: {column: plain(number) for column, number in row.items()} for name, row in table.items()}
-    return json.dumps(found, indent=1, allow_nan=False) + '\n'
+    return json.dumps({**(others or {}), **found}, indent=1, allow_nan=False) + '\n'
