@@ -73,9 +73,10 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
 
 def learnt(model: Any, params: Mapping) -> Any:
     """The vectors of learnt positions [T, D] in the parameters of a model, or of the first part of it that has some, such as an
-    encoder. Raises ValueError if there are none."""
+    encoder or a stage. Raises ValueError if there are none."""
+    stages = getattr(model, 'in_order', {})
     parts = (model, params), (getattr(model, 'stack', None), params), *(
-        (getattr(model, name, None), part) for name, part in params.items())
+        (stages.get(name) or getattr(model, name, None), part) for name, part in params.items())
     for part, given in parts:
         encoding = getattr(part, 'positions', None)
         table = encoding.learnt(given['positions']) if isinstance(encoding, Positions) and 'positions' in given else None

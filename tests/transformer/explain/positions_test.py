@@ -7,7 +7,7 @@ from PIL import Image
 from transformer.attention.positions.absolute import Learned, sinusoid
 from transformer.attention.positions.relative import Disentangled
 from transformer.explain import positions as position_pictures
-from transformer.layers.stack import Stack
+from transformer.layers.stack import Blocks, Stack
 from transformer.models.bert import Bert
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.gpt import Gpt
@@ -55,6 +55,9 @@ class PicturesTest(absltest.TestCase):
         np.testing.assert_array_equal(position_pictures.learnt(bart, params), table[2:])
         shifted = Hierarchical(0, Patches(2), positions=Learned())
         np.testing.assert_array_equal(position_pictures.learnt(shifted, {'positions': {'embedding': table}}), table)
+        stages = Hierarchical(0, Patches(2), stages={'stage_0': Blocks(), 'stage_1': Blocks(positions=Learned())})
+        in_stage = {'patches': {}, 'stage_0': {}, 'stage_1': {'positions': {'embedding': table}}}
+        np.testing.assert_array_equal(position_pictures.learnt(stages, in_stage), table)
         of_distances = Bert(vocab=3, length=16, stack=Stack(positions=Disentangled(distance=4)))
         with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
             position_pictures.learnt(of_distances, {'positions': {'embedding': table}})
