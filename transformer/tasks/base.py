@@ -145,8 +145,8 @@ class Pondering(Prediction):
         fields = [field for name, field in self.charged.items() if name not in outputs]
         if self.ponder and fields:
             named = ' and '.join(fields)
-            raise ValueError(f'task.ponder={self.ponder} charges for steps, but those of {named} are the same everywhere; '
-                             f'set {named} to Universal(halting=True), or leave task.ponder out.')
+            raise ValueError(f'task.ponder={self.ponder} charges for steps, but their number is the same everywhere; leave '
+                             f'task.ponder out, or set {named}, if the model has it, to Universal(halting=True).')
         if len(fields) == len(self.charged):
             return {}
         there = {name: jnp.asarray(one, real_dtype()) for name, one in zip(self.charged, self.there(batch)) if name in outputs}

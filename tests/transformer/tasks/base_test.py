@@ -99,11 +99,11 @@ class PonderingTest(absltest.TestCase):
         self.assertEqual(charges(free, 'ponder'), {'ponder': (4, 4)})
         self.assertEqual(charges(free, 'source_ponder'), {'source_ponder': (6, 6)})
         self.assertEqual(charges(paid, 'ponder', 'source_ponder'), {'ponder': (4, 4), 'source_ponder': (6, 6)})
-        for names, message in ((['ponder'], 'set model.encoder.depth to Universal'),
-                               ([], 'set model.decoder.depth and model.encoder.depth to Universal')):
-            with self.assertRaisesRegex(ValueError, f'charges for steps, but those of .*; {message}.halting=True., or'):
+        for names, message in ((['ponder'], 'set model.encoder.depth, if'),
+                               ([], 'set model.decoder.depth and model.encoder.depth, if')):
+            with self.assertRaisesRegex(ValueError, f'charges for steps, .*, or {message} .* to Universal.halting=True.'):
                 charges(paid, *names)
-        with self.assertRaisesRegex(ValueError, 'set model.depth to Universal'):
+        with self.assertRaisesRegex(ValueError, 'set model.depth, if the model has it, to Universal'):
             charges(NextToken(ponder=0.1))
 
 
