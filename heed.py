@@ -34,8 +34,7 @@ _AXES = {'image': '[rows, height, width, channels]', 'story': '[rows, sentences,
     ('inputs', 'segments', 'positions', 'types', 'prefix', 'decoder_inputs', 'decoder_segments', 'decoder_positions'),
     '[rows, length]') | {'question': '[rows, words]'}  # inputs of models
 _RANKS = {name: axes.count(',') + 1 for name, axes in _AXES.items()}
-_BOUNDS = {'positions': (('stack', 'length'), ('encoder', 'source_length'), ('discriminator', 'length')),
-           'decoder_positions': (('decoder', 'length'),)}
+_BOUNDS = {'positions': (('stack', 'length'), ('encoder', 'source_length')), 'decoder_positions': (('decoder', 'length'),)}
 _NEEDED = 'image', 'story', 'inputs', 'decoder_inputs', 'question'
 _whole = lambda value, least, most: (
     isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= value < most)
