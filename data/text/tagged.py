@@ -196,19 +196,17 @@ def _lines(table: Table) -> Iterator[tuple[int, str]]:
         comment = line.startswith('#') and line.count('\t') != _UNIVERSAL - 1
         if universal and (comment or re.match(r'\d+[-.]\d+\t', line)):
             continue
-        if first and '\t' not in line and line.strip() and not line.startswith('-DOCSTART-'):
+        if first and '\t' not in line and _split(line, table):
             raise ValueError(f'{table.file.path}:{number} is {line[:40]!r}, without a tab, and line {first} has some; separate '
                              'words and tags by tabs in all lines or in none, or take the line out.')
         yield number, line
 
 
 def _split(line: str, table: Table) -> list[str]:
-    """The cells of a line; [] of one between sentences, which is blank, has separators alone or begins with -DOCSTART-."""
-    if line.startswith('-DOCSTART-'):
-        return []
+    """The cells of a line; [] of one between sentences: blank, of separators alone, or with -DOCSTART- in its first cell."""
     cells = table.split(line) if table.format == 'csv' or '\t' in line else filter(None, line.split(' '))
     stripped = [cell.strip() for cell in cells]
-    return stripped if any(stripped) else []
+    return stripped if any(stripped) and not stripped[0].startswith('-DOCSTART-') else []
 
 
 def _word(cells: list[str], columns: _Columns, line: str, place: str) -> tuple[str, str]:

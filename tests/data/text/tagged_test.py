@@ -100,6 +100,8 @@ class FormsTest(TaggedCase):
         ('a.tsv', '\n \nword\ttag\nEU\tB-x\nrejects\tO\n\nGerman\tO\n', "header: 'word', 'tag' (line 3); words from 'word'"),
         ('a.csv', ',\n,\nword,tag\nEU,B-x\nrejects,O\n,\nGerman,O\n', "header: 'word', 'tag' (line 3); words from 'word'"),
         ('a.tsv', '-DOCSTART- O\n\nword\ttag\nEU\tB-x\nrejects\tO\n-DOCSTART-\tO\nGerman\tO\n', "(line 3); words from 'word'"),
+        ('a.csv', '"-DOCSTART-",O\nword,tag\nEU,B-x\nrejects,O\n"-DOCSTART-",O\nGerman,O\n', "(line 2); words from 'word'"),
+        ('a.tsv', ' -DOCSTART-\tO\nword\ttag\nEU\tB-x\nrejects\tO\n -DOCSTART- O\nGerman\tO\n', "(line 2); words from 'word'"),
         ('a.conll', 'tokens ner\nEU B-x\nrejects O\n\nGerman O\n', "words from 'tokens', tags from 'ner'; 2 sentences"),
         ('a.csv', 'Sentence #,Word,POS,Tag\nSentence: 1,EU,N,B-x\n,rejects,V,O\nSentence: 2,"German",A,O\n',
          "'Word', 'POS', 'Tag' (line 1); words from 'Word', tags from 'Tag', sentences from 'Sentence #'; "),
