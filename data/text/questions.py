@@ -25,7 +25,7 @@ from data.text import examples, frames
 from data.tokenizers import specs
 
 _FILE = 'questions.json'
-_HEAD = 1 << 20  # bytes in which the first row of a table ends
+_HEAD = 1 << 20  # bytes that tell a table from SQuAD
 _WITH_OFFSETS = specs.Json, specs.WordPiece, specs.Ids
 
 
@@ -307,14 +307,15 @@ def _is_squad(file: sources.File, table: Table) -> bool:
     """Whether a file is one object of JSON, and not an object a line."""
     if table.format in ('csv', 'parquet') or sources.uncompressed(file.name).endswith(('.jsonl', '.ndjson')):
         return False
-    head = next(file.read(0, _HEAD), b'').removeprefix(b'\xef\xbb\xbf').lstrip()
-    if table.format != 'json' or not head.startswith(b'{'):
-        return head.startswith(b'{')
+    head = b''.join(file.read(0, _HEAD))
+    line, *more = re.split(rb'[\r\n]', head.removeprefix(b'\xef\xbb\xbf').lstrip(), maxsplit=1)
+    if table.format != 'json' or not line.startswith(b'{'):
+        return line.startswith(b'{')
     try:
-        first = json.loads(re.split(rb'[\r\n]', head, maxsplit=1)[0])
+        first = json.loads(line)
     except (ValueError, RecursionError):  # an object of several lines, or of one that is longer than the head
-        return True
-    return not first or isinstance(first.get('data'), list)
+        return bool(more or len(head) < _HEAD or re.search(rb'"paragraphs"\s*:', line))
+    return not first or (isinstance(first.get('data'), list) and not {'context', 'question'} & first.keys())
 
 
 def _columns(table: Table) -> tuple[list[int], list[int]]:

@@ -205,6 +205,10 @@ class ContractTest(QuestionsCase):
                                   for answer in ('1914', ''))),
         ('a.json', ''.join(json.dumps({'context': SHORT, 'question': 'when?', 'answer': answer}) + '\r'
                            for answer in ('1914', ''))),
+        ('a.json', ''.join(json.dumps({'data': ['a'], 'context': SHORT, 'question': 'when?', 'answer': answer}) + '\n'
+                           for answer in ('1914', ''))),
+        ('a.json', ''.join(json.dumps({'data': ['a' * (1 << 20)], 'context': SHORT, 'question': 'when?', 'answer': answer})
+                           + '\n' for answer in ('1914', ''))),
         ('a.json', ''.join(json.dumps({'data': 'a', 'context': SHORT, 'question': 'when?', 'answer': answer}) + '\n'
                            for answer in ('1914', ''))),
         ('a.csv', f'question,context,answer\nwhen?,"{SHORT}",1914\nwhen?,"{SHORT}",\n'),
@@ -247,6 +251,7 @@ class ContractTest(QuestionsCase):
     def test_one_object_of_several_lines_or_of_one_is_in_the_form_of_squad(self):
         for indent in (None, 2):
             self.assertIn("SQuAD's form; 4 questions", self.opened(json.dumps(V1, indent=indent) + '\n').describe())
+        self.assertIn("SQuAD's form; 4 questions", self.opened(V1 | {'licence': 'a' * (1 << 20)}).describe())
 
     def test_the_columns_are_said(self):
         self.write('question,context,answer\nWho?,Ada wrote it.,Ada\n', 'a.csv')
