@@ -111,7 +111,7 @@ class TablePairs(Origin):
         if self.form.given:
             raise ValueError(f'data.languages={",".join(self.form.languages)!r} name no columns of {table.file.path} '
                              f'({table.describe()}); set data.columns to those of the source and the target, such as 2,1.')
-        table.require_distinct()
+        table.require_distinct('data.columns')
         texts = [column for column in range(table.width) if column not in table.of_numbers]  # and no ids
         return tuple(texts[:2]) if len(texts) > 1 else (0, 1)
 

@@ -94,7 +94,7 @@ class Table:
     def column(self, wanted: int | str, field: str) -> int:
         """The index of a column, given by name or by number from 1. Raises ValueError, which names the config's `field`."""
         if isinstance(wanted, str) and wanted in self.names:
-            require_distinct([wanted], self.names, self.file.path)
+            require_distinct([wanted], self.names, self.file.path, field[0].lower() + field[1:])
             return self.names.index(wanted)
         if isinstance(wanted, int) or whole(wanted):
             if int(wanted) < 1:
@@ -105,9 +105,9 @@ class Table:
             "it has no header, so columns are numbers from 1; if line 1 is one, set data.header=true")
         raise ValueError(f'{field} names the column {wanted!r}, which {self.file.path} does not have; {known}.')
 
-    def require_distinct(self) -> None:
-        """Raises ValueError if two columns have one name, so that names do not tell them apart."""
-        require_distinct(self.names, self.names, self.file.path)
+    def require_distinct(self, field: str) -> None:
+        """Raises ValueError, which names the config's `field`, if two columns have one name and so are not told apart."""
+        require_distinct(self.names, self.names, self.file.path, field)
 
     def split(self, line: str) -> list[str]:
         """The fields of one line of text."""
@@ -361,13 +361,14 @@ def data_files(path: str, field: str = 'data.path', encoding: str = 'utf-8') -> 
     return [file for file in found if not about.search(file.name)] or found
 
 
-def require_distinct(wanted: Sequence[str], names: Sequence[str], path: str) -> None:
-    """Raises ValueError if two of the columns with these `names` have one of the names that are wanted."""
+def require_distinct(wanted: Sequence[str], names: Sequence[str], path: str, field: str = '') -> None:
+    """Raises ValueError if two of the columns with these `names` have one of the names that are wanted; `field` is what takes
+    numbers of columns too, '' for nothing."""
     twice = next((name for name in wanted if name and names.count(name) > 1), None)
     if twice is not None:
         places = ' and '.join(f'{number}' for number, name in enumerate(names, 1) if name == twice)
-        raise ValueError(f'{path} has the name {twice!r} for the columns {places}; name columns by numbers from 1, such as '
-                         '1,2, or rename one.')
+        numbers = f'name columns by numbers from 1 in {field}, or ' if field else ''
+        raise ValueError(f'{path} has the name {twice!r} for the columns {places}; {numbers}rename one.')
 
 
 def whole(text: str) -> bool:

@@ -119,7 +119,7 @@ class Choices(examples.Examples):
             found = _Layout(context, given.get('question', ()), given.get('answers') or tuple(free), label)
         else:
             if len(given) < 4:
-                table.require_distinct()
+                table.require_distinct('data.context, data.question, data.answers and data.label')
             found = self._named([name.lower() for name in table.names], given, labelled)
         answers = found.answers if len(found.answers) > 1 or table.names else ()
         if not ((found.context or found.question) and answers and (found.label or not labelled)):

@@ -139,7 +139,7 @@ class Labelled(examples.Examples):
         names = [name.lower() for name in table.names]
         texts = tuple(table.column(column, 'data.columns') for column in fields.columns('columns', self.columns))
         if not (texts and self.label):
-            table.require_distinct()
+            table.require_distinct('data.columns and data.label')
         if not (texts or self.label or names):
             ids = {*range(table.width - 1)} & table.of_numbers if table.width > 2 else ()
             found = *(column for column in range(table.width) if column not in ids),

@@ -81,7 +81,7 @@ class Preferences(examples.Examples):
         """The columns of the prompt, if there are prompts, of the chosen and of the rejected text."""
         if self.columns:
             return tuple(table.column(column, 'data.columns') for column in fields.columns('columns', self.columns))
-        table.require_distinct()
+        table.require_distinct('data.columns')
         low = [name.lower() for name in table.names]
         found = [next((low.index(name) for name in known if name in low), None) for known in _USUAL]
         if None not in found[1:]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from data import fields, json_files
 from data.sources import files as sources
-from data.sources.tables import Table, blank
+from data.sources.tables import Table, blank, require_distinct
 from data.text import examples, frames
 from data.tokenizers import specs
 
@@ -323,7 +323,9 @@ def _columns(table: Table) -> tuple[list[int], list[int]]:
     if not table.names:
         raise ValueError(f'{table.file.path} has no header; a table of questions needs one, with context, question and answer.')
     given = 'answers' if 'answers' in table.names else 'answer'
-    columns = [table.column(name, 'A table of questions') for name in ('context', 'question', given)]
+    names = 'context', 'question', given
+    require_distinct(names, table.names, table.file.path)
+    columns = [table.column(name, 'A table of questions') for name in names]
     return columns, [column for column, name in enumerate(table.names) if name == 'answer_start'][:1]
 
 

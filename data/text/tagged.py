@@ -114,14 +114,15 @@ class Tagged(examples.Examples):
         usual = [next((low.index(name) for name in known if name in low), None) for known in (*_COLUMNS, _SENTENCES)]
         named, sentence = None not in usual[:2], usual[2]
         if not self.columns:
-            require_distinct([names[column] for column in usual if named and column is not None], names, table.file.path)
+            require_distinct([names[column] for column in usual if named and column is not None], names, table.file.path,
+                             'data.columns')
             universal = line.count('\t') == _UNIVERSAL - 1 and names[0].isdigit()
             return _Columns(*usual, number) if named else _Columns(word=1, tag=3) if universal else _Columns()
         wanted = fields.columns('columns', self.columns)
         if unknown := [column for column in wanted if not whole(column) and column not in names]:
             raise ValueError(f'data.columns names the column {unknown[0]!r}, which line {number} of {table.file.path} does not '
                              f'name; it is {", ".join(map(repr, names[:20]))}.')
-        require_distinct([column for column in wanted if not whole(column)], names, table.file.path)
+        require_distinct([column for column in wanted if not whole(column)], names, table.file.path, 'data.columns')
         word, tag = (int(column) - 1 if whole(column) else names.index(column) for column in wanted)
         named = named or not all(map(whole, wanted))
         if named and max(word, tag) >= len(names):

@@ -191,7 +191,7 @@ class HeaderTest(TablesCase):
     def test_a_name_of_two_columns_is_refused_where_it_is_asked_for(self):
         table = self.table('a.tsv', 'a\ta\ten\ten\tx\n1\t2\t3\t4\t5\n', header='true')
         self.assertEqual([table.column(wanted, 'data.columns') for wanted in ('x', '4')], [4, 3])
-        message = "a.tsv has the name 'en' for the columns 3 and 4; name columns by numbers from 1, such as 1,2, or rename one"
+        message = "a.tsv has the name 'en' for the columns 3 and 4; name columns by numbers from 1 in data.columns, or rename"
         with self.assertRaisesRegex(ValueError, message):
             table.column('en', 'data.columns')
 

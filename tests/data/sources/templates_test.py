@@ -48,6 +48,8 @@ class TemplateTest(parameterized.TestCase):
                    f"t.tsv:2 has '{cell}' where a number is rounded to 0.2") for cell in ('nan', '-inf')),
                 (lambda: self.pairs('a\tb\nx\ty\n', Template('{c}', '{b}'), header='true'),
                  "names the column 'c', which .* does not have; its columns are 'a', 'b'"),
+                (lambda: self.pairs('a\ta\tb\nx\ty\tz\n', Template('{a}', '{b}'), header='true'),
+                 "the name 'a' for the columns 1 and 2; name columns by numbers from 1 in a template, or rename one"),
                 (lambda: self.pairs('{"a": "x", "b": {"text": "y"}}', Template('{a}', '{b}'), 't.jsonl'),
                  "t.jsonl:1 has an object, {'text': 'y'}, where a text is .*, or name another column with the template"),
                 (lambda: templates.docstrings(Template('{code}', '{name}'))('valid'), "names no part of the standard library"),

@@ -263,6 +263,11 @@ class ContractTest(QuestionsCase):
         with self.assertRaisesRegex(ValueError, 'a.csv has no header; a table of questions needs one, with context, question'):
             Questions(**self.fields()).open(None)
 
+    def test_a_name_of_two_columns_can_only_be_changed(self):
+        self.write('question,context,answer,answer\nWho?,Ada wrote it.,Ada,x\n', 'a.csv')
+        with self.assertRaisesRegex(ValueError, "a.csv has the name 'answer' for the columns 3 and 4; rename one.$"):
+            Questions(**self.fields()).open(None)
+
     def test_an_answer_in_braces(self):
         self.write('{"context": "f{x} y", "question": "q", "answer": "{x}"}', 'a.jsonl')
         found = Questions(**self.fields()).open(None).config.part('train').examples
