@@ -279,8 +279,8 @@ def prune(snapshot, folder, new, kept, batch):
 def say_changes(folder, snapshot, part):
     """Says on stderr that a part of the data (None: no part) has changed since the run began."""
     if part and workdir.changed(folder, {part: snapshot.data.digest(part)}):
-        print(f'eval.py: the data of {part} has changed since the run began; the current data was measured.',
-              file=sys.stderr)
+        print(f'eval.py: the data of {part} has changed since the run began, or is read differently by this version; the '
+              'current data was measured.', file=sys.stderr)
     companions = snapshot.run.companions
     for name in workdir.changed(folder, companions.digests(), 'companions') if companions.were_read else ():
         print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)

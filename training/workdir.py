@@ -226,10 +226,11 @@ def changed(folder, digests, what='data'):
 
 
 def check_same_data(folder, digests):
-    """Raises ValueError if the data of a run has changed."""
+    """Raises ValueError if the data of a run has changed, or its digests are of another version of the code."""
     if splits := changed(folder, digests):
-        raise ValueError(f'The data of {" and ".join(splits)} has changed since the run in {folder} began; restore it, or '
-                         f'train in another --workdir, with --config.init_from={folder} to start from these parameters.')
+        raise ValueError(f'The data of {" and ".join(splits)} has changed since the run in {folder} began, or is read '
+                         'differently by this version; restore it, use the version that made the run, or train in another '
+                         f'--workdir, with --config.init_from={folder} to start from these parameters.')
 
 
 def check_same_companions(folder, digests):

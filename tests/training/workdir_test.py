@@ -148,7 +148,8 @@ class WorkdirTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, 'The companion teacher is not the model that it was when the run in .* began'):
             workdir.check_same_companions(self.folder, {'teacher': 'e'})
         workdir.check_same_data(self.folder, {'train': 'a', 'test': 'c'})
-        with self.assertRaisesRegex(ValueError, 'The data of train and valid has changed'):
+        with self.assertRaisesRegex(ValueError, 'The data of train and valid has changed since .* began, or is read '
+                                    'differently by this version; restore it, use the version that made the run, or train in'):
             workdir.check_same_data(self.folder, {'train': 'b', 'valid': 'c'})
         for content in ('{}', '{"data": []}', 'x'):
             (self.folder / 'environment.json').write_text(content)
