@@ -231,14 +231,14 @@ class SentencePiece(TokenizerSpec):
                 advice = f'{self.no_more_than(int(largest[1]) + self._added)}.'
             elif 'smaller than required_chars' in str(error):
                 advice = 'its characters and the 256 bytes alone need more; use a larger vocab.'
-            elif 'sentences_.empty()' in str(error):
+            elif any(check in str(error) for check in ('sentences_.empty()', '(all_chars_count) > (0)')):
                 if any(len(line.encode()) > _LONGEST for line in lines):
                     advice = (f'it holds a line of more than {_LONGEST >> 20} MB, and SentencePiece leaves such lines out; '
                               'break it into lines.')
-                elif any('\u2585' in line for line in lines):
-                    advice = 'it holds U+2585 in each line, and SentencePiece leaves such lines out; give it more text.'
-                else:  # among them '\r'
-                    advice = 'it holds nothing but line ends; give it more text.'
+                else:
+                    signs = {'\0': ' and NUL characters', '\u2585': ' and lines with U+2585'}
+                    held = ''.join(what for sign, what in signs.items() if any(sign in line for line in lines))
+                    advice = f'it holds nothing but line ends{held}, which SentencePiece leaves out; give it more text.'
             else:
                 advice = f'{error}.'
             raise ValueError(f'{self} cannot be learnt from the training part: {advice}') from error

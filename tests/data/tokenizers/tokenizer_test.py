@@ -166,12 +166,19 @@ class LearnTest(parameterized.TestCase):
     def test_no_text(self):
         with self.assertRaisesRegex(ValueError, 'cannot be learnt.*nothing but line ends'):
             specs.SentencePiece(vocab=300).learn(['\n\n'])
-        with self.assertRaisesRegex(ValueError, 'it holds U.2585 in each line, and SentencePiece leaves such .* out; give'):
-            specs.SentencePiece(vocab=300).learn(['a line with \u2585 in it\n' * 9])
 
-    def test_lines_that_teach_nothing_are_called_what_they_are(self):
-        with self.assertRaisesRegex(ValueError, 'cannot be learnt.*nothing but line ends; give it more text'):
-            specs.SentencePiece(vocab=300).learn(['\r\n' * 300])
+    @parameterized.parameters(
+        ('\r\n' * 300, 'line ends'), ('\0\n' * 300, 'line ends and NUL characters'),
+        ('a line with \u2585 in it\n' * 9, r'line ends and lines with U\+2585'),
+        ('\r\n' * 300 + 'a\u2585b\n', r'line ends and lines with U\+2585'),
+        ('\0\n' * 300 + 'a\u2585b\n', r'line ends and NUL characters and lines with U\+2585'))
+    def test_lines_that_teach_nothing_are_called_what_they_are(self, text, what):
+        message = f'training part: it holds nothing but {what}, which SentencePiece leaves out; give it more text.$'
+        for kind in ('bpe', 'unigram'):
+            with self.assertRaisesRegex(ValueError, message):
+                specs.SentencePiece(vocab=300, kind=kind).learn([text])
+
+    def test_a_line_that_is_too_long(self):
         with (mock.patch.object(specs, '_LONGEST', 1 << 20),
               self.assertRaisesRegex(ValueError, 'it holds a line of more than 1 MB, and SentencePiece .*; break it into')):
             specs.SentencePiece(vocab=300).learn(['a b ' * (1 << 18) + 'a\n'])
