@@ -13,7 +13,8 @@ A ResNet, its two students, and the same ViT without a teacher, with one table:
 
     python sweep.py --config=configs/vision_comparison.py:DATA,deit --workdir=runs/vision --processes=2
 
-On Fashion-MNIST it has to reach 93.2 % of the held-out images, one point more than without a teacher; not yet run to its end.
+On Fashion-MNIST it has to reach 93.2 % of the held-out images, and one point more than without a teacher, 92.4 % (`vit_cls` of
+that sweep); not yet run to its end.
 922,228 parameters; a step of 128 images is 41 GFLOP and the forward pass of the teacher.
 """
 
