@@ -99,6 +99,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
             threading.Thread(target=end_with, args=(int(os.environ[_PARENT]),), daemon=True).start()
         return train_point(only)
     sweep.check(config, given, folder)  # before the first is trained
+    there(folder, name)
     folder.mkdir(parents=True, exist_ok=True)
     results = at_once(sweep, folder, processes) if processes > 1 else ((point, train_point(point)) for point in sweep.points)
     groups, table, done, measured = sweep.groups, {}, set(), set()
@@ -142,11 +143,22 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     return 0
 
 
+def there(folder, name):
+    """The rows of NAME.json, as they stand in it. Raises ValueError if it is no such table."""
+    path = folder / f'{name}.json'
+    try:
+        rows = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError:
+        rows = None
+    if not isinstance(rows, dict):
+        raise ValueError(f'{path} is no JSON object of a sweep; take it away.')
+    return rows
+
+
 def save(table, folder, name, keep):
     """Writes the rows that there are to NAME.json. keep: with the others that it has."""
-    path = folder / f'{name}.json'
     if table:
-        storage.write(path, sweeps.as_json(table, json.loads(path.read_text()) if keep and path.exists() else {}))
+        storage.write(folder / f'{name}.json', sweeps.as_json(table, there(folder, name) if keep else {}))
 
 
 def draw(sweep, folders, table, plots, name):

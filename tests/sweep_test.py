@@ -187,6 +187,17 @@ class FailedTest(SweepCase):
                 sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
             self.assertEqual(json.loads(written.read_text()), {name: {'loss': loss} for name, loss in wanted.items()})
 
+    def test_a_damaged_table_is_named_before_a_point_is_trained(self):
+        written = self.folder / 'sweep' / 'mine.json'
+        written.parent.mkdir()
+        made = Sweep({'a': {'train.steps': 3}}, lambda folder: {'': {'loss': 2.0}})
+        for text in ('{"a": {"loss"', '[1]', b'\xff'):
+            written.write_bytes(text if isinstance(text, bytes) else text.encode())
+            with (mock.patch.object(sweep, 'trained') as trained,
+                  self.assertRaisesRegex(ValueError, 'mine.json is no JSON object of a sweep; take it away')):
+                sweep.run(made, experiments.tiny(self.text), {}, self.folder / 'sweep', 'mine')
+            trained.assert_not_called()
+
     def test_a_bucket_that_is_away_for_a_while_ends_no_training(self):
         away = type('HttpError', (Exception,), {'__module__': 'gcsfs.retry'})('Service Unavailable, 503')
         place = mock.Mock(exists=mock.Mock(return_value=False), __str__=lambda self: 'gs://bucket/one.log')
