@@ -98,7 +98,8 @@ def measure(config, name, devices, options=None):
         'microbatches': config.train.microbatches, 'remat': sorted(_each(config.model, 'remat')), unit: units,
         'model_tflop': _tera(useful := model_flop(config, mesh)),
         'step_tflop': _tera(computed := flops.count_jaxpr(traced.jaxpr))}
-    start, split = time.perf_counter(), most_split(run, meshes.rows(mesh))
+    start = time.perf_counter()
+    most = {'fsdp': most_split(run, 'fsdp', meshes.rows(mesh)), 'tensor': most_split(run, 'tensor', 2 * mesh.shape['tensor'])}
     limit = (figures := chip(device)) and figures.memory * share_of_memory(device)
     state = {'parameters': _bytes(run.shapes.params), 'optimizer': _bytes(run.shapes.opt_state)}
     state['other state'] = _bytes(run.shapes) - sum(state.values())
@@ -113,7 +114,7 @@ def measure(config, name, devices, options=None):
         needed, limit = sizes
         found |= {'compile_s': round(time.perf_counter() - start, 1), 'fits': False,
                   'memory_gb': _giga(state | {'all': needed, 'there is': limit})}
-        return found | {'advice': advice(config, mesh, state, needed, limit, split)}
+        return found | {'advice': advice(config, mesh, state, needed, limit, most)}
     found['compile_s'] = round(time.perf_counter() - start, 1)
     memory, program = compiled.memory_analysis(), hlo.Program(compiled.as_text())
     batch = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in run.longest.values()) // meshes.rows(mesh)
@@ -131,7 +132,7 @@ def measure(config, name, devices, options=None):
     if endless := program.endless():
         found['loops_of_unknown_length'] = [_short(one.source) for one in endless]
     if not fits:
-        found['advice'] = advice(config, mesh, state, needed, limit, split)
+        found['advice'] = advice(config, mesh, state, needed, limit, most)
     if not figures:
         return found
     peak = peak_flops(device, config.dtype)
@@ -197,20 +198,28 @@ def visible(mask, shapes):
                ) / len(masks) / length**2
 
 
-def advice(config, mesh, state, needed, limit, split):
-    """What makes a step fit, one sentence; split: the mesh.fsdp that leaves the fewest parameters on a chip."""
+def advice(config, mesh, state, needed, limit, most):
+    """What makes a step fit, one sentence.
+
+    Args:
+      most: {'fsdp', 'tensor': the size that leaves the fewest parameters on a chip}, of 'tensor' up to twice that of the mesh.
+    """
     held = sum(state.values())
-    if held > limit / 2 and mesh.shape['fsdp'] < split:
+    if held > limit / 2 and mesh.shape['fsdp'] < (split := most['fsdp']):
         return (f'Parameters, optimizer and other state take {held / 1e9:.1f} GB of each chip: split them, '
                 f'--config.mesh.data={meshes.rows(mesh) // split} --config.mesh.fsdp={split}.')
     if held > limit:
         return f'The state alone takes {held / 1e9:.1f} GB of each chip: take more chips.'
-    rows, micro = config.data.batch_size, config.train.microbatches
+    rows, micro, kept = config.data.batch_size, config.train.microbatches, state['parameters']
+    of_rows = needed - held - (kept if micro > 1 else 0)  # several microbatches add up their gradients
     more = next((count for count in range(micro + 1, rows + 1) if rows % (count * meshes.rows(mesh)) == 0 and
-                 (needed - held) * micro / count + held <= limit), 0)
+                 held + kept + of_rows * micro / count <= limit), 0)
     ways = [f'--config.train.microbatches={more}'] if more else []
     if set(_each(config.model, 'remat')) & {'none', 'dots'}:
         ways.append(' '.join(f'--config.{place}remat=full' for place in _places(config.model, 'remat')))
+    wider = 2 * mesh.shape['tensor']
+    if not ways and most['tensor'] == wider and meshes.rows(mesh) % 2 == 0 and -1 in (config.mesh.data, config.mesh.fsdp):
+        ways = [f'--config.mesh.tensor={wider} --config.train.microbatches={2 * micro}']
     return f'All but the state takes {(needed - held) / 1e9:.1f} GB: try {" or ".join(ways) or "fewer rows"}.'
 
 
@@ -247,7 +256,7 @@ def search(config, name, devices):
         whole = schema.changed(config, {'mesh.data': chips // tensor, 'mesh.fsdp': 1, 'mesh.tensor': tensor,
                                         'train.microbatches': 1, 'evals': {}, 'checkpoint.best': ''})
         mesh = meshes.make(chips // tensor, 1, tensor, devices)
-        return most_split(runs.build(whole, mesh, planned=True), chips // tensor)
+        return most_split(runs.build(whole, mesh, planned=True), 'fsdp', chips // tensor)
 
     def attempt(choice, least=1):
         """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `least`."""
@@ -303,9 +312,9 @@ def search(config, name, devices):
     return plans[best()] | {'kernel': best().kernel, 'tried': sorted(tried, key=lambda row: row['step_ms'] or math.inf)}
 
 
-def most_split(run, parts):
-    """The mesh.fsdp of so many parts of a batch that leaves the fewest parameters on a chip."""
-    return meshes.most_split(run.shapes.params, roles.axes_of(run.roles, run.shapes.params), 'fsdp', parts)
+def most_split(run, axis, parts):
+    """The size of an axis of the mesh, of so many parts, that leaves the fewest parameters on a chip."""
+    return meshes.most_split(run.shapes.params, roles.axes_of(run.roles, run.shapes.params), axis, parts)
 
 
 def _row(one):

@@ -273,18 +273,34 @@ class AdviceTest(parameterized.TestCase):
         ({'data.batch_size': 96, 'train.microbatches': 4}, {'parameters': 1e9}, 25e9, 'try --config.train.microbatches=12 or'))
     def test_what_makes_it_fit(self, changes, state, needed, sentence):
         config, mesh = experiments.changed(gpt2.get_config('124m'), **changes), meshes.make(-1, changes.get('mesh.fsdp', 1))
-        self.assertRegex(plan.advice(config, mesh, state, needed, 16e9, split=4), sentence)
+        self.assertRegex(plan.advice(config, mesh, state, needed, 16e9, {'fsdp': 4, 'tensor': 2}), sentence)
 
     def test_the_flags_that_it_names_are_those_of_the_stacks(self):
-        said = plan.advice(t5_small.get_config('pairs'), meshes.make(8), {'parameters': 1e9}, 20e9, 16e9, split=8)
+        said = plan.advice(t5_small.get_config('pairs'), meshes.make(8), {'parameters': 1e9}, 20e9, 16e9,
+                           {'fsdp': 8, 'tensor': 2})
         self.assertIn('--config.model.decoder.remat=full --config.model.encoder.remat=full', said)
 
     def test_the_microbatches_that_it_names_can_be_built(self):
         config = experiments.changed(gpt2.get_config('124m'), **{'data.batch_size': 512, 'train.microbatches': 8})
-        said = plan.advice(config, meshes.make(8), {'parameters': 1e9}, 200e9, 16e9, split=8)
+        said = plan.advice(config, meshes.make(8), {'parameters': 1e9}, 200e9, 16e9, {'fsdp': 8, 'tensor': 2})
         micro = int(re.search(r'microbatches=(\d+)', said)[1]) if 'microbatches' in said else None
         self.assertIsNone(micro)  # 128 would be needed, of 512 rows on 8 chips no more than 64 can be
         self.assertIn('try --config.model.remat=full', said)
+
+    def test_several_microbatches_keep_gradients(self):
+        config = experiments.changed(gpt2.get_config('124m'), **{'data.batch_size': 512, 'train.microbatches': 1})
+        for state, micro in ((1e9, 2), (3e9, 4)):  # 28 GB of rows beside 4 of the state, and 1 or 3 of gradients
+            said = plan.advice(config, meshes.make(8), {'parameters': state, 'optimizer': 4e9 - state}, 32e9, 20e9,
+                               {'fsdp': 8, 'tensor': 2})
+            self.assertIn(f'try --config.train.microbatches={micro} or', said)
+
+    @parameterized.parameters((2, -1, '--config.mesh.tensor=2 --config.train.microbatches=128'), (1, -1, 'fewer rows'),
+                              (2, 8, 'fewer rows'))
+    def test_chips_that_share_layers_where_rows_are_as_few_as_can_be(self, tensor, fsdp, way):
+        config = experiments.changed(gpt2.get_config('124m'), **{
+            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'full', 'mesh.data': 1, 'mesh.fsdp': fsdp})
+        said = plan.advice(config, meshes.make(1, 8), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': tensor})
+        self.assertEqual(said, f'All but the state takes 17.0 GB: try {way}.')
 
 
 if __name__ == '__main__':
