@@ -23,12 +23,11 @@ part takes the place of the one before; the command without a part, once all are
 picture of the models, and one of the masked autoencoder.
 
 Finished so far, with --config.dtype=mixed: on one H100 that trained three to four other points at the same time (Python 3.12,
-jax 0.11.2), the last 963 of the 8,600 steps of `resnet` on a core of an EPYC (family 25 model 1; Python 3.11, jax 0.10.2), and
-on one core of a Xeon with AMX (family 6 model 167; Python 3.11, jax 0.10.2), beside other work; accuracy on the held-out
-images, seconds as in the table:
+jax 0.11.2), and on one core of an EPYC (family 25 model 17; Python 3.11, jax 0.10.2) or of a Xeon with AMX (family 6 model
+167), beside other work; accuracy on the held-out images, seconds as in the table:
 
                   valid accuracy    parameters    TFLOP    seconds
-    resnet                 0.944       272,186      184        120    H100
+    resnet                 0.947       272,186      191      4,350    core of an EPYC
     vit_cls                0.924       920,874      319      6,934    core of a Xeon
     d2l_vit                0.867     6,457,866      788         23    H100
     d2l_resnet18           0.908    11,175,370      865         88    H100
