@@ -278,11 +278,18 @@ def prune(snapshot, folder, new, kept, batch):
 
 def say_changes(folder, snapshot, part):
     """Says on stderr that a part of the data (None: no part) has changed since the run began."""
-    if part and workdir.changed(folder, {part: snapshot.data.digest(part)}):
+    companions = snapshot.run.companions
+    try:
+        data = part and workdir.changed(folder, {part: snapshot.data.digest(part)})
+        others = workdir.changed(folder, companions.digests(), 'companions') if companions.were_read else ()
+    except ValueError as error:
+        print(f'eval.py: whether the data has changed since the run began cannot be told: {str(error).partition(";")[0]}.',
+              file=sys.stderr)
+        return
+    if data:
         print(f'eval.py: the data of {part} has changed since the run began, or is read differently by this version; the '
               'current data was measured.', file=sys.stderr)
-    companions = snapshot.run.companions
-    for name in workdir.changed(folder, companions.digests(), 'companions') if companions.were_read else ():
+    for name in others:
         print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
 
 

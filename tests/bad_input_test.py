@@ -101,6 +101,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.log.every_steps=0', 'log.every_steps is 0; set it to at least 1'),
         ('--config.checkpoint.every_steps=0', 'checkpoint.every_steps is 0; set it to at least 1'),
         ('--config.checkpoint.keep=1', 'checkpoint.keep is 1; set it to at least 2'),
+        ('--config.checkpoint.best=/loss', "checkpoint.best is '/loss'; expected EVALUATOR/METRIC.*valid"),
         ('--config.checkpoint.best=vlaid/loss', "checkpoint.best is 'vlaid/loss'; expected EVALUATOR/METRIC.*valid"),
         ('--config.profile.steps=3', "profile.steps is '3'; expected 'first:last'"),
         ('--config.profile.steps=3:2', "profile.steps is '3:2'"),

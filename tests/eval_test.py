@@ -36,6 +36,14 @@ class TextTest(experiments.TestCase):
         self.assertEqual(json.loads(done.out.splitlines()[-1])['split'], 'valid')
         self.evaluate('--split=test')  # was never measured, so nothing is known of it
 
+    def test_what_is_measured_is_said_though_nothing_is_known_of_the_data(self):
+        (self.workdir / 'environment.json').unlink()
+        done = experiments.call('eval', f'--workdir={self.workdir}')
+        self.assertEqual(done.code, 0)
+        self.assertEqual(done.err, f'eval.py: whether the data has changed since the run began cannot be told: {self.workdir}/'
+                         'environment.json is not the environment of a run.\n')
+        self.assertEqual(json.loads(done.out.splitlines()[-1])['split'], 'valid')
+
     def with_config(self, name, **changes):
         """A copy of the workdir with another config.json."""
         copy = self.folder / name

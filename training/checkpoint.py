@@ -305,7 +305,7 @@ class Checkpoints:
             except Exception as error:  # Orbax and TensorStore report damage by errors of many types
                 reason = f'{what} cannot be read, {_shortened(error)}'
                 if (isinstance(error, MemoryError | PermissionError) or storage.unreachable(error)
-                        or _MACHINE.search(str(error))):
+                        or _MACHINE.search(str(error).replace(str(self._folder), ''))):
                     raise ValueError(
                         f'a checkpoint in {self._folder} could not be read, though it may be intact ({reason}): '
                         'make sure that it can be reached, with enough memory and permission, then start again.'

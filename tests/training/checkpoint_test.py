@@ -333,6 +333,15 @@ class CheckpointsTest(parameterized.TestCase):
         self.assertEqual(again.step, 2)
         self.assert_bits_equal(again.state, _state(5))
 
+    def test_damage_in_a_folder_with_the_name_of_a_failure(self):
+        self.workdir = self.workdir.with_name('timeout')
+        self.folder = self.workdir / 'checkpoints'
+        self.save_two()
+        (self.folder / '2' / 'meta' / 'metadata').unlink()
+        restored, printed = self.restore(self.open(), _target(_state(0)))
+        self.assertEqual(restored.step, 1)
+        self.assertRegex(printed, r'^checkpoint 2 is damaged \(.*\), moved to damaged; resuming from 1\n$')
+
     def test_second_damage_of_a_step_gets_its_own_folder(self):
         for _ in range(2):
             self.save_two()

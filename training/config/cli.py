@@ -132,7 +132,7 @@ def override(config, arguments):
 
     from training.config import schema
     for argument in arguments:
-        name = argument.lstrip('-').partition('=')[0]
+        name = re.sub(r'^noconfig\.', 'config.', argument.lstrip('-').partition('=')[0])
         if not name.startswith('config.'):
             continue
         group, last = schema.place(config, name.removeprefix('config.'))

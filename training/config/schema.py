@@ -143,6 +143,6 @@ def _check_numbers(config):
         raise ValueError(f'train.dispatch={config.train.dispatch} does not divide {undivided[0]}; choose one that divides '
                          f'all of {", ".join(durations)}.')
     best = config.checkpoint.best.partition('/')[0]
-    if best and best not in config.evals:
+    if config.checkpoint.best and best not in config.evals:
         raise ValueError(f'checkpoint.best is {config.checkpoint.best!r}; expected EVALUATOR/METRIC, the evaluator being '
                          f'one of evals: {", ".join(config.evals) or "none"}.')

@@ -54,6 +54,7 @@ class ScriptTest(parameterized.TestCase):
 
     @parameterized.named_parameters(
         ('field', ['--config.model.layer=5'], "There is no field 'layer' in config.model; did you mean 'layers'"),
+        ('off', ['--noconfig.model.bais'], "There is no field 'bais' in config.model; did you mean 'bias'"),
         ('group', ['--config.modle.layers=5'], "There is no field 'modle' in config; did you mean 'model'"),
         ('value_of_a_group', ['--config.model=5'], '--config.model is a group of fields'),
         ('value', ['--config.model.layers=two'], '--config.model.layers'),
