@@ -57,7 +57,7 @@ def train(config, workdir):
         exists = bool(processes.from_first(workdirs.is_run(folder)))
         if exists:
             open_things.enter_context(workdirs.locked(folder, first))
-            workdirs.check_unchanged(folder, config)
+            differing = workdirs.check_unchanged(folder, config)
         elif first:
             workdirs.require_writable(folder)
 
@@ -81,7 +81,10 @@ def train(config, workdir):
             open_things.callback(checkpoints.close)
             if done := finished(run, checkpoints):
                 note('state', f'finished at step {done.step}; for more, raise --config.train.steps')
+                if kept := [name for name in differing if name.startswith(('checkpoint.', 'evals.', 'generation.'))]:
+                    note('config', f'{", ".join(kept)}: as in the run, which is finished')
                 if first:
+                    report.cut(folder, done.step)  # rows of a continuation that was killed before its first checkpoint
                     summary.show(folder, run.evaluators)
                     print(energy.line(config.energy, done.meta['energy']))
                 return 0
@@ -147,7 +150,8 @@ def train(config, workdir):
         stop = open_things.enter_context(Stop(alone=not processes.several()))
         open_things.enter_context(profile)
         clock, step, logged, flops, behind, remark = report.Clock(), start, start, 0, None, ''
-        rows = report.rows(folder, 'train') if start and first else []
+        # A bucket has no file before its first row.
+        rows = report.rows(folder, 'train') if start and first and (folder / report.METRICS).exists() else []
         if start and processes.from_first(int(bool(rows) and rows[-1]['step'] == start)):  # the sums so far have their row
             state = state.logged()
         if pending:  # a signal interrupted the evaluation of the restored step

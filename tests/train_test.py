@@ -21,6 +21,7 @@ from absl.testing import absltest, parameterized
 
 from tests import experiments
 from tests.marks import slow_but
+from training import storage
 from transformer.tasks.language_model import NextToken
 
 # Where a process may end: (module, function, how many calls of it, 'before' or 'after' the last one).
@@ -373,6 +374,29 @@ class ResumeTest(experiments.TestCase):
         self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[1:] for out in (first, second)))
         self.assertIn('train: loss ', second.partition(f'{workdir}: trained for 2 steps')[2])
         self.assertEqual(times, {path: path.stat().st_mtime_ns for path in times})
+
+    def test_finished_run_shows_its_own_step_and_says_which_flags_change_nothing(self):
+        config, workdir = self.config(**{'train.steps': 2}), self.folder / 'run'
+        _, first = experiments.train(config, workdir)
+        rows = experiments.metrics(workdir)
+        with open(workdir / 'metrics.jsonl', 'ab') as file:  # as of a continuation that was killed before it had a checkpoint
+            file.write(rows.splitlines()[-1].replace(b'"step": 2', b'"step": 4') + b'\n')
+        code, second = experiments.train(experiments.changed(config, **{
+            'checkpoint.best': 'valid/loss', 'energy.pue': 2.0}), workdir)
+        self.assertEqual(code, 0)
+        self.assertIn('config: checkpoint.best: as in the run, which is finished\n', second)
+        self.assertEqual(*(out.partition(f'{workdir}: trained for 2 steps')[2].partition('energy:')[0]
+                           for out in (first, second)))
+        self.assertEqual(experiments.metrics(workdir), rows)
+
+    def test_a_run_without_rows_goes_on(self):
+        """In a bucket there is no file before the first row."""
+        experiments.train(self.config(**{'train.steps': 2}), self.folder / 'run')
+        (self.folder / 'run' / 'metrics.jsonl').unlink()
+        with mock.patch.object(storage, 'appending', lambda place: storage._Object(place, '')):
+            code, out = experiments.train(self.config(**{'train.steps': 3}), self.folder / 'run')
+        self.assertEqual(code, 0, out)
+        self.assertIn('resumed from step 2', out)
 
     @pytest.mark.slow
     def test_changed_data_is_refused(self):

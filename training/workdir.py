@@ -162,8 +162,8 @@ def save_config(folder, config):
     storage.write(folder / 'config.json', json.dumps(as_json(config), indent=2) + '\n')
 
 
-def load_config(folder):
-    """The locked config of a workdir."""
+def load_config(folder, trusted=()):
+    """The locked config of a workdir; trusted: packages whose code it may name besides Heed's and those of HEED_MODULES."""
     path = folder / 'config.json'
     if not folder.exists():
         raise ValueError(f'There is no folder {folder}; give the --workdir of a run of train.py.')
@@ -176,7 +176,7 @@ def load_config(folder):
     broken = f'{path} is not the config of a run; restore it, or train into another --workdir.'
     if not isinstance(content, dict) or not {'model', 'train'} <= content.keys():
         raise ValueError(broken)
-    require_known_code(content, path)
+    require_known_code(content, path, trusted)
     try:
         config = ml_collections.ConfigDict(content).lock()
     except ValueError:  # a key with a dot
@@ -189,30 +189,37 @@ def load_config(folder):
     return config
 
 
-def require_known_code(content, path):
+def packages(content):
+    """{field: the package of the code that it names} of a config as JSON."""
+    return {name: str(value).partition(':')[0].partition('.')[0] for name, value in flat(content).items()
+            if re.fullmatch(NAMES_CODE, name) and value}
+
+
+def require_known_code(content, path, trusted=()):
     """Raises ValueError if a config.json names modules other than Heed's: importing them would run them, and a workdir may come
     from anybody. HEED_MODULES lists others, separated by commas."""
-    known = {*OURS, *os.environ.get('HEED_MODULES', '').split(',')}
-    for name, value in flat(content).items():
-        package = str(value).partition(':')[0].partition('.')[0]
-        if re.fullmatch(NAMES_CODE, name) and value and package not in known:
-            raise ValueError(f'{path} names code that is not Heed\'s, {name}={value!r:.80}; if you trust it, set '
+    known = {*OURS, *os.environ.get('HEED_MODULES', '').split(','), *trusted}
+    for name, package in packages(content).items():
+        if package not in known:
+            raise ValueError(f'{path} names code that is not Heed\'s, {name}={flat(content)[name]!r:.80}; if you trust it, set '
                              f'HEED_MODULES={package:.40}.')
 
 
 def check_unchanged(folder, config):
-    """Raises ValueError if the config of a run has changed in a field that may not change."""
-    old, new = flat(as_json(load_config(folder))), flat(as_json(config))
+    """The fields that have changed besides train.steps. Raises ValueError if one of them may not change."""
+    trusted = packages(as_json(config)).values()  # their code has run already
+    old, new = flat(as_json(load_config(folder, trusted))), flat(as_json(config))
 
     def may_change(name):  # evaluations may be added and removed; a run lacks another field only if an older version made it
         return re.fullmatch(CHANGEABLE, name) and (name in old or name.startswith('evals.'))
-    differing = [f'{name}: {old.get(name, "nothing")!r} there, {new.get(name, "nothing")!r} now'
-                 for name in sorted(old | new) if old.get(name) != new.get(name) and not may_change(name)]
-    if differing:
-        if len(differing) > 8:
-            differing[8:] = [f'and {len(differing) - 8} more']
-        raise ValueError(f'{folder} holds a run with another config ({"; ".join(differing)}); '
+    differing = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
+    if refused := [f'{name}: {old.get(name, "nothing")!r} there, {new.get(name, "nothing")!r} now'
+                   for name in differing if not may_change(name)]:
+        if len(refused) > 8:
+            refused[8:] = [f'and {len(refused) - 8} more']
+        raise ValueError(f'{folder} holds a run with another config ({"; ".join(refused)}); '
                          'give these values again, or another --workdir.')
+    return [name for name in differing if name != 'train.steps']
 
 
 def changed(folder, digests, what='data'):

@@ -67,6 +67,13 @@ class WorkdirTest(parameterized.TestCase):
         with mock.patch.dict(os.environ, {'HEED_MODULES': 'mine,antigravity'}):
             self.assertEqual(workdir.as_json(workdir.load_config(self.folder)), content)
 
+    def test_code_of_ones_own_config_goes_on(self):
+        mine = changed(model__name='mine.models:Gpt')
+        with workdir.create(self.folder, mine):
+            self.assertEqual(workdir.check_unchanged(self.folder, mine), [])
+            with self.assertRaisesRegex(ValueError, "names code that is not Heed's, model.name='mine.models:Gpt'"):
+                workdir.check_unchanged(self.folder, CONFIG)
+
     def test_deep_nesting_is_no_config(self):
         self.folder.mkdir()
         (self.folder / 'config.json').write_text('{"model":' * 100_000)
@@ -121,7 +128,8 @@ class WorkdirTest(parameterized.TestCase):
         dict(data__reader='a:C'), dict())
     def test_what_may_change_on_resume(self, **fields):
         with workdir.create(self.folder, CONFIG):
-            workdir.check_unchanged(self.folder, changed(**fields))
+            self.assertEqual(workdir.check_unchanged(self.folder, changed(**fields)),
+                             [name.replace('__', '.') for name in fields if name != 'train__steps'])
 
     @parameterized.parameters(
         (dict(seed=1), 'seed: 0 there, 1 now'), (dict(model__layers=3), 'model.layers: 1 there, 3 now'),

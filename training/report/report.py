@@ -56,8 +56,7 @@ class Report:
         self._steps, self._unit, self._peak = steps, unit, peak
         with self._writing():
             self._samples.mkdir(parents=True, exist_ok=True)
-            for name in (METRICS, TIMING):
-                _cut(workdir / name, step, again)
+            cut(workdir, step, again)
             self._metrics, self._timing = (storage.appending(workdir / name) for name in (METRICS, TIMING))
             self._board = _Board(workdir, step)
         self._bar = None
@@ -371,8 +370,14 @@ def _parse(path: pathlib.Path) -> Iterator[tuple[bytes, dict]]:
             )
 
 
-def _cut(path: pathlib.Path, step: int, again: Collection[str]) -> None:
-    """Cuts the rows after `step`, all of them for a fresh run; a kill in the middle leaves the old file."""
+def cut(workdir: pathlib.Path, step: int, again: Collection[str] = ()) -> None:
+    """Cuts the rows after `step`, all of them for a fresh run, and those at it of the splits that are measured `again`; a kill
+    in the middle leaves the old files."""
+    for name in (METRICS, TIMING):
+        _cut(workdir / name, step, again)
+
+
+def _cut(path, step, again):
     def stays(row):
         return row['step'] < step or (row['step'] == step and row.get('split') not in again)
 
