@@ -163,7 +163,8 @@ class Run:
         kinds, wanted = ('f', f'floats {_AXES[name]}') if name == 'image' else ('iub', f'integers {_AXES[name]}')
         values = f' from {array.min()} to {array.max()}' if array.size and array.dtype.kind in 'iubf' else ''
         outside = limited and array.size and values and not 0 <= array.min() <= array.max() <= most
-        if array.ndim != _RANKS[name] or array.dtype.kind not in kinds or outside:
+        empty = name == 'image' and not array.size
+        if array.ndim != _RANKS[name] or array.dtype.kind not in kinds or empty or outside:
             raise ValueError(f'{what} are {array.dtype} {list(array.shape)}{values}; expected {wanted}'
                              f'{f" from 0 to {most}" if most < np.inf else " from 0" if limited else ""}.')
         return array

@@ -11,8 +11,11 @@ class. configs/label.py learns any number of labels for each text, configs/rate.
 which of two is better, configs/choose.py which of several answers is right.
 """
 
+import json
+
 from configs import base
 from configs.finetune import BERT, begun, encoder_of, with_head
+from training import storage
 from training.config import resolve
 
 IMAGES = 'data.images.labelled:Images'
@@ -55,12 +58,19 @@ def of_images(variant, name):
     c.model = base.part(model, **fields | ({'pooler': False} if model == VIT else {}))
     c.data, c.task = other.data, base.part('vit.tasks.classification:Classification')
     c.data.source = 'folder' if c.data.source == 'unlabelled' else c.data.source
+    c.data.channels = c.data.channels or channels_of(storage.path(variant))
     c.data.reader = 'vit.readers.images:ImageClass'
     c.evals.valid = base.evaluation('transformer.evaluators.base:Averages', split='valid')
     c.evals.scores = base.evaluation(TOLD['classes'][1]['scores'], split='valid')
     front = rf':{there}\g<0>' if there else ''
     c.init_rules = (OF_CLASSES, f'offered{front}'), (r'.*', f'keep{front}')
     return c
+
+
+def channels_of(folder):
+    """The channels of a run's images; 0 if it has read none."""
+    path = folder / 'classes.json'
+    return json.loads(path.read_text())['channels'] if path.is_file() else 0
 
 
 def of_texts(variant, name, what):

@@ -78,6 +78,7 @@ class TransferTest(experiments.TestCase):
         runs.write(before, run, {'params': drawn(run.shapes.params), 'statistics': drawn(run.shapes.statistics)})
         for how in ('full', 'probe'):
             config, _ = cli.load_config(f'configs/transfer.py:{how},{before}')
+            self.assertEqual(config.data.channels, 1)  # also of images in colour
             config = experiments.changed(config, **{'data.classes': '5,6,7', 'data.size': 12, 'data.width': 16,
                                                     'data.batch_size': 8, 'optimizer.schedule.warmup_steps': 0})
             run = runs.build(config, mesh.make(1))

@@ -182,19 +182,20 @@ class OpenImages(Opened):
             f'{config.source} {config.name or config.path}'.strip()
             + f', {stop - start:,} images of {form.height}x{form.width}x{form.channels} to train on; '
             + (f'{len(self.classes):,} class{"es" * (len(self.classes) != 1)}' if self.classes else 'without classes')
-            + self._left_for_test()
+            + self._left()
             + (self._source.about and f'; {self._source.about}')
             + (f' (CAUTION: {"; ".join(self._source.notes)})' if self._source.notes else '')
         )
 
-    def _left_for_test(self) -> str:
-        """A clause on a part 'test' of the source that no split of the config names."""
-        try:
-            _, start, stop = self._range('test')
-            named = self.config.test or splits.read(self.config.valid or 'valid')[0] == 'test'
-        except ValueError:
-            return ''
-        return '' if named else f"; {stop - start:,} in 'test', for eval.py --split=test"
+    def _left(self) -> str:
+        """A clause on each part of the source that no split of the config names."""
+        config, sizes, clauses = self.config, self._source.sizes(), []
+        named = {splits.read(given)[0] for given in (config.train, config.valid, config.test) if given}
+        for part in {*self._source.parts} - named - {'train'} if 'all' not in named else ():
+            ways = [f'data.valid={part}'] if part != 'test' else []
+            ways += [f'eval.py --split={part}'] if not getattr(config, part, '') else []  # else that is another part
+            clauses.append(f'; {sizes[part]:,} in {part!r}' + (f', for {" or ".join(ways)}' if ways else ''))
+        return ''.join(sorted(clauses))
 
     def read(self, path: str | os.PathLike) -> np.ndarray:
         """Decodes an image file to the form of the training images, float32 [height, width, channels], and normalises it.

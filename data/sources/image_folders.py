@@ -26,6 +26,8 @@ from data.sources.tables import Table
 _KINDS = '.csv', '.tsv', '.jsonl', '.parquet'
 _TABLES = (*_KINDS, *(f'{kind}{packed}' for kind in _KINDS[:3] for packed in ('.gz', '.zst')))
 _PARTS = ('train', 'valid', 'validation', 'val', 'dev', 'test')
+_LIKE_PARTS = {**{name: name for name in _PARTS}, 'training': 'train', 'testing': 'test', 'eval': 'valid',
+               'evaluation': 'valid'}  # in lower case
 _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
          'img', 'id')
 _LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
@@ -291,6 +293,10 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
         found = {name: Labelled(of, whole.about if name == 'train' else '', ()) for name, of in pairs.items()}
         notes = whole.notes
     else:
+        alike = {name: _LIKE_PARTS.get(name.lower()) for name in sorted(tree.tops)}
+        if len(alike) > 1 and None not in alike.values() and 'train' in alike.values():
+            raise ValueError(f'The folders {_some([*alike])} in {tree.path} are no classes; name them '
+                             f'{" and ".join(alike.values())}, as parts of the data are called.')
         found, notes = {'train': _labelled(tree, told)}, []
     return found | {'train': dataclasses.replace(found['train'], notes=[*found['train'].notes, *notes])}
 
@@ -350,8 +356,10 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     columns = _columns(table, told.features, path)
     find, labels = _finder(tree), {}
     for row in table.rows():
-        place = row[0]
-        cell, label = (str(cell).strip() for cell in table.cells(row, columns, 'data.features'))
+        place, cells = row[0], table.cells(row, columns, 'data.features')
+        if not isinstance(cells[1], str | int | float | bool | np.generic):
+            raise ValueError(f'{place} has the class {str(cells[1])[:40]!r}; expected one class, a word or a number.')
+        cell, label = (str(cell).strip() for cell in cells)
         if not (name := find(cell)):
             raise ValueError(f'{place} names {cell[:80]!r}, which is none of the {len(tree.images):,} images in {tree.path}, '
                              'or several; correct the line or take it out, or set data.features to the columns FILE,LABEL.')

@@ -156,6 +156,11 @@ def idx(path: str, wanted: Wanted) -> ImageSource:
             raise ValueError(f'{name} has images of {height} x {width} x {channels}; expected sides of 1 or more and 1 or 3 '
                              'channels; make such images of them.')
         parts[part] = Arrays(_convert(images, wanted), labels.astype(np.int32), scale=255)
+    shapes = {part.images.shape[1:] for part in parts.values()}
+    if len(shapes) > 1:
+        sizes = ' and '.join(f'{part} of {"x".join(map(str, one.images.shape[1:]))}' for part, one in parts.items())
+        raise ValueError(f'{path} has images of different sizes, {sizes}; set data.size to the height and width that all are '
+                         'resized to.')
     count = 1 + max(int(part.labels.max()) for part in parts.values())
     return ImageSource(parts, tuple(map(str, range(count))), _form(next(iter(parts.values())).images))
 

@@ -1,5 +1,6 @@
 """Pictures of position encodings: the heat map of the sinusoids, and the similarity of learnt positions."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,9 +75,10 @@ def similarity(table: np.ndarray | jax.Array, grid: tuple | None = None) -> Any:
 def learnt(model: Any, params: Mapping) -> Any:
     """The vectors of learnt positions [T, D] in the parameters of a model, or of the first part of it that has some, such as an
     encoder or a stage. Raises ValueError if there are none."""
-    stages = getattr(model, 'in_order', {})
+    stages, fields = getattr(model, 'in_order', {}), [field.name for field in dataclasses.fields(model)]
+    order = sorted(params, key=lambda name: fields.index(name) if name in fields else len(fields))  # not that of a file
     parts = (model, params), (getattr(model, 'stack', None), params), *(
-        (stages.get(name) or getattr(model, name, None), part) for name, part in params.items())
+        (stages.get(name) or getattr(model, name, None), params[name]) for name in order)
     for part, given in parts:
         encoding = getattr(part, 'positions', None)
         table = encoding.learnt(given['positions']) if isinstance(encoding, Positions) and 'positions' in given else None

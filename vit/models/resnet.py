@@ -208,8 +208,10 @@ class Resnet(nn.Module):
         whole, last = math.prod(steps), next((step for step in reversed(steps) if step > 1), 1)
         if min(sides) <= whole // last and last > 1:
             least = whole // last + 1
+            other = ('set model.stem.stride=1 and model.stem.pool=False' if self.stem.stride > 1 or self.stem.pool else
+                     'use fewer stages, model.widths and model.depths')
             raise ValueError(f'Images of {sides[0]}x{sides[1]} are too small for strides of {whole} in all; give images of '
-                             f'{least}x{least} or more with data.size, or set model.stem.stride=1 and model.stem.pool=False.')
+                             f'{least}x{least} or more with data.size, or {other}.')
 
 
 def max_pool(x: jax.Array) -> jax.Array:

@@ -91,6 +91,13 @@ class IdxTest(ImageCase):
         self.assertIn(f"; {len(PIXELS) - 30} in 'test', for eval.py --split=test", opened.describe())
         self.assertEqual(sum(batch['example_weights'].sum() for batch in opened.evaluation('test', 4)), len(PIXELS) - 30)
 
+    def test_parts_of_several_sizes(self):
+        self.write_mnist(pack=False)
+        self.write_idx('t10k-images-idx3-ubyte', PIXELS[30:, :4])
+        with self.assertRaisesRegex(ValueError, 'different sizes, train of 6x5x1 and test of 4x5x1; set data.size to'):
+            self.opened(source='idx')
+        self.assertEqual(self.opened(source='idx', size=8).shapes['image'][0][1:], (8, 8, 1))
+
     @parameterized.parameters('', 't10k-images-idx3-ubyte.gz', 'other')
     def test_score_takes_idx_files(self, name):
         self.write_mnist()

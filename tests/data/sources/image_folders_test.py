@@ -163,6 +163,12 @@ class ImageFoldersTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.opened()
 
+    def test_several_labels_of_an_image(self):
+        self.write(*(name for name, _ in ROWS))
+        self.table('meta.jsonl', '\n'.join(json.dumps({'file': name, 'label': [label]}) for name, label in ROWS))
+        with self.assertRaisesRegex(ValueError, r"meta.jsonl:1 has the class \"\['\w+'\]\"; expected one class, a word or a"):
+            self.opened()
+
     def test_several_tables_columns_and_classes(self):
         self.flat()
         with self.assertRaisesRegex(ValueError, "data.features='file' names 1 column"):
@@ -226,6 +232,22 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertEqual((again.classes, again.shapes['image'][0]), ((), (64, 6, 5, 1)))
         scored = again.score([str(self.folder / 'dog'), str(self.folder / '0.png')], 2)
         self.assertCountEqual(self.pixels(scored), [3, 4, 0])
+
+    def test_parts_under_other_names_are_no_classes(self):
+        self.write('Training/cat/0.png', 'Training/dog/1.png', 'Testing/cat/2.png', 'Testing/dog/3.png')
+        with self.assertRaisesRegex(ValueError, "folders 'Testing', 'Training' in .* are no classes; name them test and train"):
+            self.opened()
+        self.write('bird/4.png')
+        self.assertEqual(self.opened().classes, ('Testing', 'Training', 'bird'))
+
+    def test_parts_that_no_split_names_are_mentioned(self):
+        self.write(*(f'{part}/{name}/{number}.png' for part, number in (('train', 0), ('val', 1), ('test', 2), ('valid', 3))
+                     for name in ('cat', 'dog')))
+        split = {'train': 'train[:50%]', 'valid': 'train[50%:]'}
+        self.assertIn("; 2 in 'test', for eval.py --split=test; 2 in 'val', for data.valid=val or eval.py --split=val; 2 in "
+                      "'valid', for data.valid=valid", self.opened(**split).describe())
+        for given in ({'train': 'all', 'valid': 'train'}, {'train': 'train', 'valid': 'val', 'test': 'test'}):
+            self.assertNotIn("in 'val'", self.opened(**given).describe())
 
     def test_parts_without_classes(self):
         self.write('train/a/0.png', 'train/1.png', 'test/2.png')

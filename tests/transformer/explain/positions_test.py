@@ -53,6 +53,10 @@ class PicturesTest(absltest.TestCase):
         bart = EncoderDecoder(vocab=3, source_vocab=0, encoder=Stack(positions=Learned(offset=2)))
         params = {'tokens': {}, 'encoder': {'positions': {'embedding': table}}, 'decoder': {}}
         np.testing.assert_array_equal(position_pictures.learnt(bart, params), table[2:])
+        both = {'decoder': {'positions': {'embedding': table[:, :2]}}, 'encoder': {'positions': {'embedding': table}}}
+        one = Stack(positions=Learned())
+        np.testing.assert_array_equal(  # the encoder's, in whatever order a file has them
+            position_pictures.learnt(EncoderDecoder(vocab=3, source_vocab=0, encoder=one, decoder=one), both), table)
         shifted = Hierarchical(0, Patches(2), positions=Learned())
         np.testing.assert_array_equal(position_pictures.learnt(shifted, {'positions': {'embedding': table}}), table)
         stages = Hierarchical(0, Patches(2), stages={'stage_0': Blocks(), 'stage_1': Blocks(positions=Learned())})

@@ -76,6 +76,8 @@ class ResnetTest(parameterized.TestCase):
         (dict(), (1, 4, 9, 3), r'4x9 are too small for strides of 4 in all; give images of 3x3 or more', False),
         (dict(), (1, 2, 9, 3), r'2x9 are too small for strides of 4 in all; give images of 3x3 or more', True),
         (dict(stem=ResnetStem()), (1, 4, 4, 3), r'4x4 are too small for strides of 8 .* 5x5 or more', True),
+        (dict(stem=ResnetStem()), (1, 4, 4, 3), 'or set model.stem.stride=1 and model.stem.pool=False', True),
+        (dict(stem=ResnetStem(4, 3, 1, pool=False)), (1, 1, 1, 3), 'or use fewer stages, model.widths and model.depths', True),
         (dict(depths=(1,)), IMAGES.shape, r'widths is \(8, 12\) and model.depths \(1,\); expected a width', True),
         (dict(depths=(1, 0)), IMAGES.shape, 'a number of blocks, 1 or more', True),
         (dict(depths=(1, 1.5)), IMAGES.shape, 'a number of blocks, 1 or more', True),
