@@ -13,8 +13,9 @@ A ResNet, its two students, and the same ViT without a teacher, with one table:
 
     python sweep.py --config=configs/vision_comparison.py:DATA,deit --workdir=runs/vision --processes=2
 
-On Fashion-MNIST it has to reach 93.2 % of the held-out images, and one point more than without a teacher, 92.4 % (`vit_cls` of
-that sweep); not yet run to its end.
+On Fashion-MNIST it gets 92.5 % of the held-out images right after 18.6 epochs, learning the predictions of a ResNet-20 with
+94.7 %; the aim was 93.2, and one point more than without a teacher, which gives 92.4 % (`vit_cls` of that sweep). 71 minutes on
+two cores of an EPYC (family 25 model 17), beside other work.
 922,228 parameters; a step of 128 images is 41 GFLOP and the forward pass of the teacher.
 """
 
