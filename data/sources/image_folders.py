@@ -357,7 +357,7 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     find, labels = _finder(tree), {}
     for row in table.rows():
         place, cells = row[0], table.cells(row, columns, 'data.features')
-        if not isinstance(cells[1], str | int | float | bool | np.generic):
+        if isinstance(cells[1], list | tuple | dict | np.ndarray):
             raise ValueError(f'{place} has the class {str(cells[1])[:40]!r}; expected one class, a word or a number.')
         cell, label = (str(cell).strip() for cell in cells)
         if not (name := find(cell)):
