@@ -190,7 +190,7 @@ def at_once(sweep, folder, processes):
 
     A point waits for those that it starts from. Raises ValueError at the end if points have failed.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else []  # not on macOS
     shares = [cores[i * len(cores) // processes:(i + 1) * len(cores) // processes] or cores for i in range(processes)]
     waiting, done, failed, running = dict(sweep.all_points), set(), {}, {}
     arguments = cli.take(sys.argv[1:], 'processes')[1]
@@ -206,7 +206,8 @@ def at_once(sweep, folder, processes):
                     process = subprocess.Popen([sys.executable, __file__, *arguments, f'--only={point}'],
                                                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
                                                env={**os.environ, **of_gpu(processes), _PARENT: str(os.getpid())})
-                os.sched_setaffinity(process.pid, shares[number])  # before it starts any thread
+                if cores:
+                    os.sched_setaffinity(process.pid, shares[number])  # before it starts any thread
                 running[number] = point, process
             if stop.signal:
                 for _, process in running.values():

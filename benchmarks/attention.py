@@ -19,7 +19,6 @@ positions_NAME    a position encoding against none, in a layer of MultiHead 512 
 """
 
 import json
-import os
 import statistics
 import time
 from functools import partial
@@ -156,7 +155,7 @@ def measure(first, second, rounds, run_second=True):
             jax.block_until_ready(program(*arrays))
             if turn:  # the first turn is a warm-up
                 own.append(time.perf_counter() - start)
-    row = {'device': jax.devices()[0].device_kind, 'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__}
+    row = {'device': jax.devices()[0].device_kind, 'cores': machine.cores(), 'jax': jax.__version__}
     row['ms'] = [round(1e3 * statistics.median(own), 1) for own in seconds if own]
     row['ms_min'] = [round(1e3 * min(own), 1) for own in seconds if own]
     if run_second:

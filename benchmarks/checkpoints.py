@@ -24,7 +24,6 @@ together are nearly all memory there was, 23 GB, with a swap file.
 
 import contextlib
 import json
-import os
 import pathlib
 import re
 import socket
@@ -75,7 +74,7 @@ def main():
         rows = all_of(folder, given.gb, given.processes)
     print(json.dumps({'gb': given.gb, 'processes': given.processes} | {
         name: max(row[name] for row in rows) for name in rows[0]} | {
-            'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__}))
+            'cores': machine.cores(), 'jax': jax.__version__}))
 
 
 def all_of(folder, gb, count):

@@ -75,7 +75,7 @@ def measure(config, name, steps):
     middle = lambda key: statistics.median(row[key] for row in loop)
     return {
         'config': name, 'device': f'{mesh.size} x {mesh.devices.flat[0].device_kind}',
-        'processor': machine.processor(), 'cores': len(os.sched_getaffinity(0)),
+        'processor': machine.processor(), 'cores': machine.cores(),
         'jax': jax.__version__, 'dtype': config.dtype, 'parameters': run.parameters(), 'compile_s': round(compile_s, 2),
         'step_ms': round(1e3 * seconds, 2), 'step_ms_min': round(1e3 * min(bare), 2),
         'step_ms_max': round(1e3 * max(bare), 2), f'{run.data.unit}_per_s': round(units / config.train.dispatch / seconds, 1),

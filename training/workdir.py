@@ -260,7 +260,7 @@ def save_environment(folder, digests, companions=None):
         'python': platform.python_version(), 'machine': platform.machine(),
         'packages': {name: metadata.version(name) for name in VERSIONS},
         'platform': device.platform, 'device': device.device_kind, 'devices': jax.device_count(),
-        'processes': jax.process_count(), 'processor': machine.processor(), 'cores': len(os.sched_getaffinity(0)),
+        'processes': jax.process_count(), 'processor': machine.processor(), 'cores': machine.cores(),
         'xla_flags': os.environ.get('XLA_FLAGS', ''), 'data': digests,
         'companions': companions or {}}
     storage.write(folder / 'environment.json', json.dumps(environment, indent=2) + '\n')

@@ -13,6 +13,11 @@ def cache_folder():
     return pathlib.Path(os.environ.get('HEED_CACHE') or '~/.cache/heed').expanduser()
 
 
+def cores():
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1  # not on macOS
+
+
 def processor():
     """The kind of CPU, such as 'Intel(R) Xeon(R) Processor, family 6, model 167': of one name there are several kinds. What the
     system calls the architecture where it does not say."""
@@ -41,7 +46,7 @@ def prepare(config, sparing=False):
     if fake := re.search(r'host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', '')):
         # With XLA's default, a thread per core or device, one run in five of two devices on two busy cores hung: a collective
         # waited for a thread that never came.
-        os.environ.setdefault('NPROC', str(2 * int(fake[1]) + len(os.sched_getaffinity(0))))
+        os.environ.setdefault('NPROC', str(2 * int(fake[1]) + cores()))
     if config.get('deterministic'):
         os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_gpu_deterministic_ops=true'
     import jax
@@ -53,7 +58,9 @@ def prepare(config, sparing=False):
                          'dtype to float32, or JAX_PLATFORMS=cpu in the environment.')
     if config.get('allocator', True):  # so that the main thread allocates a step's temporaries
         jax.config.update('jax_cpu_enable_async_dispatch', False)
-    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
+    # A program for a CPU is cut for as many threads as it was compiled with, which JAX's cache does not ask about.
+    threads = min(cores(), int(os.environ.get('NPROC', cores())))
+    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla' / f'{threads}_threads'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 

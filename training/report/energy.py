@@ -9,8 +9,8 @@ process after it has read its config: waiting, compilation and evaluation count.
 the first count.
 """
 
-import os
 
+from training.host import machine
 from training.host.devices import board_watts
 from training.report.report import duration, si
 
@@ -31,7 +31,7 @@ def full_load_watts(mesh):
     """W of all devices of a mesh at full load, or None where no figure is known."""
     device = mesh.devices.flat[0]
     if device.platform == 'cpu':  # its devices share the cores; hardware threads count as such
-        return CORE_WATTS * len(os.sched_getaffinity(0))
+        return CORE_WATTS * machine.cores()
     watts = board_watts(device)
     return None if watts is None else watts * mesh.size
 

@@ -1,3 +1,4 @@
+import os
 import pathlib
 import tempfile
 import types
@@ -27,7 +28,7 @@ class PrepareTest(parameterized.TestCase):
             self.assertEqual(keep_pages.called, on)
             self.assertEqual('--xla_gpu_deterministic_ops=true' in environment['XLA_FLAGS'], on)
             self.assertStartsWith(environment['XLA_FLAGS'], '--given')
-            self.assertEqual(jax.config.jax_compilation_cache_dir, '/somewhere/xla')
+            self.assertStartsWith(jax.config.jax_compilation_cache_dir, '/somewhere/xla/')
 
     def test_devices_that_share_a_cpu_get_threads_to_spare(self):
         for given, wanted in (('--xla_force_host_platform_device_count=4', True), ('', False)):
@@ -35,6 +36,17 @@ class PrepareTest(parameterized.TestCase):
                 environment.pop('NPROC', None)
                 machine.prepare(ml_collections.ConfigDict({'allocator': False, 'deterministic': False}))
                 self.assertEqual(int(environment.get('NPROC', 0)) > 8, wanted)
+
+    def test_programs_of_so_many_threads_have_a_cache_of_their_own(self):
+        caches = {}
+        for given in ({0}, ''), ({0, 1}, ''), ({2, 3}, ''), ({0, 1}, '1'), ({0, 1}, '8'):
+            with mock.patch.dict('os.environ', {'HEED_CACHE': '/somewhere', **({'NPROC': given[1]} if given[1] else {})}), \
+                    mock.patch.object(os, 'sched_getaffinity', lambda _, cores=given[0]: cores):
+                if not given[1]:
+                    os.environ.pop('NPROC', None)
+                machine.prepare(ml_collections.ConfigDict({'allocator': False}))
+                caches.setdefault(jax.config.jax_compilation_cache_dir, []).append(given)
+        self.assertEqual(list(caches.values()), [[({0}, ''), ({0, 1}, '1')], [({0, 1}, ''), ({2, 3}, ''), ({0, 1}, '8')]])
 
     def test_float64_takes_the_64_bit_types_of_jax_and_other_types_do_not(self):
         prepare = lambda dtype: machine.prepare(ml_collections.ConfigDict({'allocator': False, 'dtype': dtype}))
