@@ -18,6 +18,12 @@ def cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1  # not on macOS
 
 
+def threads():
+    """How many threads XLA gives a CPU at most: the cores, or fewer if PJRT_NPROC or NPROC says so."""
+    said = (os.environ.get(name, '') for name in ('PJRT_NPROC', 'NPROC'))
+    return min([cores(), *(int(number) for number in said if number.isdecimal() and int(number))][:2])
+
+
 def processor():
     """The kind of CPU, such as 'Intel(R) Xeon(R) Processor, family 6, model 167': of one name there are several kinds. What the
     system calls the architecture where it does not say."""
@@ -59,8 +65,7 @@ def prepare(config, sparing=False):
     if config.get('allocator', True):  # so that the main thread allocates a step's temporaries
         jax.config.update('jax_cpu_enable_async_dispatch', False)
     # A program for a CPU is cut for as many threads as it was compiled with, which JAX's cache does not ask about.
-    threads = min(cores(), int(os.environ.get('NPROC', cores())))
-    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla' / f'{threads}_threads'))
+    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla' / f'{threads()}_threads'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
