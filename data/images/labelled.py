@@ -191,8 +191,8 @@ class OpenImages(Opened):
         """A clause on each part of the source that no split of the config names."""
         config, sizes, clauses = self.config, self._source.sizes(), []
         named = {splits.read(given)[0] for given in (config.train, config.valid, config.test) if given}
-        for part in {*self._source.parts} - named - {'train'} if 'all' not in named else ():
-            ways = [f'data.valid={part}'] if part != 'test' else []
+        for part in {*self._source.parts} - named if 'all' not in named else ():
+            ways = [f'data.valid={part}'] if part not in ('test', 'train') else []
             ways += [f'eval.py --split={part}'] if not getattr(config, part, '') else []  # else that is another part
             clauses.append(f'; {sizes[part]:,} in {part!r}' + (f', for {" or ".join(ways)}' if ways else ''))
         return ''.join(sorted(clauses))

@@ -22,7 +22,7 @@ from data import cache
 from data.sources import contents
 
 ENDINGS = ('.zip', '.tar', '.tar.gz', '.tgz', '.tar.bz2', '.tar.zst')
-_FORMAT = 1  # part of the key of entries
+_FORMAT = 2  # part of the key of entries
 _MEMBERS = 1_000_000  # files in an archive
 _LARGEST = 256 << 20  # bytes of one file
 _TOTAL = 64 << 30  # bytes of all files
@@ -133,6 +133,17 @@ def _intact(folder: Path) -> bool:
         return False
 
 
+def _name(info: zipfile.ZipInfo) -> str:
+    """The name of a file in a zip archive. Programs such as Info-ZIP write UTF-8 without the flag that says so, and Python then
+    reads CP437."""
+    if info.flag_bits & 0x800:
+        return info.filename
+    try:
+        return info.filename.encode('cp437').decode()
+    except UnicodeError:
+        return info.filename
+
+
 def _members(path: str, limit: int) -> Iterator[tuple[str, Callable[[], BinaryIO] | None]]:
     """(name, function that opens it) of each file, (name, None) of each folder; ValueError for links and devices."""
     if path.lower().endswith('.zip'):
@@ -142,7 +153,7 @@ def _members(path: str, limit: int) -> Iterator[tuple[str, Callable[[], BinaryIO
                     raise _link(path, info.filename)
                 if info.compress_type not in _METHODS:
                     raise NotImplementedError(f'compression method {info.compress_type}')
-                yield info.filename, None if info.filename.endswith('/') else functools.partial(archive.open, info)
+                yield _name(info), None if info.filename.endswith('/') else functools.partial(archive.open, info)
         return
     with _decompressed(path) as plain, tarfile.open(fileobj=(file := _Bounded(plain, path, limit)), mode='r:') as archive:
         while (member := archive.next()) is not None:

@@ -3,13 +3,14 @@ archives.
 
 A table is a file such as labels.csv (data/sources/tables.py) beside the images or above them. Its columns of files and of
 classes are found by their names, or named. A file is named by its path below the folder, its name, or its name without the
-ending.
+ending. Where a column says which part each image belongs to, such as train or test, these are the parts of the data.
 """
 
 import collections
 import dataclasses
 import hashlib
 import os
+import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -18,7 +19,7 @@ import numpy as np
 from data import fields, remote
 from data.images import decoding
 from data.images.decoding import Format, Wanted
-from data.sources import archives, images
+from data.sources import archives, contents, images
 from data.sources.archives import Member
 from data.sources.files import File
 from data.sources.tables import Table
@@ -31,6 +32,7 @@ _LIKE_PARTS = {**{name: name for name in _PARTS}, 'training': 'train', 'testing'
 _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
          'img', 'id')
 _LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
+_PART = 'split', 'part', 'partition', 'subset', 'set', 'data set', 'dataset'
 _HEADERS = 20_000  # images whose headers are read, spread evenly, before training begins
 _COLOURS = 1_000  # where all are resized, and the headers only say whether they are coloured
 _FEW = 20  # rows of a table that may all have classes of their own
@@ -153,11 +155,21 @@ class Labelled:
     Attributes:
       about: where the classes come from, if that is a table.
       notes: what a person should know.
+      parts: the part of each pair, if a table says it.
     """
 
     pairs: Sequence[Pair]
     about: str
     notes: Sequence[str]
+    parts: Sequence[str] = ()
+
+    def apart(self) -> dict[str, 'Labelled']:
+        """{part: its images} if a table says them and has some to train on; else everything is 'train'."""
+        if 'train' not in self.parts:
+            return {'train': self}
+        pairs = {name: [pair for pair, part in zip(self.pairs, self.parts) if part == name] for name in _PARTS}
+        said = {'train': (self.about, self.notes)}
+        return {name: Labelled(of, *said.get(name, ('', ()))) for name, of in pairs.items() if of}
 
 
 def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource:
@@ -171,7 +183,7 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
     if os.path.isfile(path) and not archives.is_archive(path):
-        found = {'train': _of_table_file(path, told)}
+        found = _of_table_file(path, told).apart()
     else:
         found = _parts(Tree.of(path), told)
     classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
@@ -191,6 +203,7 @@ def unlabelled(path: str, wanted: Wanted) -> images.ImageSource:
     if tree is None or not tree.images:
         what = 'holds no images' if tree else 'is no folder' + ' or archive' * os.path.exists(path)
         raise FileNotFoundError(f'{path!r} {what}; data.path must hold images.')
+    _like_parts(tree)
     split = 'train' in tree.tops <= {*_PARTS} and len(tree.nested) == len(tree.images)
     of = {part: [name for name in _mixed(tree.images) if name.startswith(f'{part}/')] for part in _PARTS} if split else {
         'train': _mixed(tree.images)}
@@ -240,7 +253,8 @@ def files(pairs: Sequence[Pair], classes: Sequence[str], form: Format) -> images
     for path, label in pairs:
         if label not in numbers:
             known = ', '.join(classes[:10]) + (', ...' if len(classes) > 10 else '')
-            raise ValueError(f'{path} is of class {label!r}, which is no known class; known are {known}.')
+            raise ValueError(f'{path} is of class {label!r}, which is no class of training, {known}; take its images away, or '
+                             'train with some of them.')
     return images.Files([path for path, _ in pairs], np.array([numbers[label] for _, label in pairs], np.int32), form)
 
 
@@ -293,12 +307,23 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
         found = {name: Labelled(of, whole.about if name == 'train' else '', ()) for name, of in pairs.items()}
         notes = whole.notes
     else:
-        alike = {name: _LIKE_PARTS.get(name.lower()) for name in sorted(tree.tops)}
-        if len(alike) > 1 and None not in alike.values() and 'train' in alike.values():
-            raise ValueError(f'The folders {_some([*alike])} in {tree.path} are no classes; name them '
-                             f'{" and ".join(alike.values())}, as parts of the data are called.')
-        found, notes = {'train': _labelled(tree, told)}, []
+        like = _like_parts(tree)
+        found = _labelled(tree, told).apart()
+        what = 'the folder {} in {} is a class' if len(like) == 1 else 'the folders {} in {} are classes'
+        notes = [f'{what.format(_some(like), tree.path)}; parts of the data are called train, valid and test, and are beside '
+                 'each other alone'] if like and not tree.manifest else []
     return found | {'train': dataclasses.replace(found['train'], notes=[*found['train'].notes, *notes])}
+
+
+def _like_parts(tree: Tree) -> list[str]:
+    """The folders whose names are like those of parts, train among them. Raises ValueError if there are no others."""
+    alike = {name: _LIKE_PARTS[name.lower()] for name in sorted(tree.tops) if name.lower() in _LIKE_PARTS}
+    if 'train' not in alike.values():
+        return []
+    if len(alike) > 1 and len(alike) == len(tree.tops) and not tree.tops <= {*_PARTS}:
+        raise ValueError(f'The folders {_some([*alike])} in {tree.path} are no classes; name them '
+                         f'{" and ".join(alike.values())}, as parts of the data are called.')
+    return [*alike]
 
 
 def _labelled(tree: Tree, told: Told) -> Labelled:
@@ -346,7 +371,8 @@ def _of_table(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     try:
         return _labelled_by(table, tree, told, path)
     except ValueError as error:  # a table of an archive is read from the cache
-        raise ValueError(str(error).replace(table.file.path, path)) from error
+        said = str(error).replace(table.file.path, path).replace(contents.ANOTHER, 'convert the file to UTF-8')
+        raise ValueError(said) from error
 
 
 def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
@@ -354,7 +380,8 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     if not table.names and _column(first, _FILE) >= 0 and _column(first, _LABEL) >= 0:
         table = dataclasses.replace(table, header='true')
     columns = _columns(table, told.features, path)
-    find, labels = _finder(tree), {}
+    find, labels, parts = _finder(tree), {}, {}
+    of_part = _column(table.names, _PART)
     for row in table.rows():
         place, cells = row[0], table.cells(row, columns, 'data.features')
         if isinstance(cells[1], list | tuple | dict | np.ndarray):
@@ -367,6 +394,9 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
         if labels.setdefault(name, label) != label:
             raise ValueError(f'{place} gives {cell[:80]!r} the class {label[:40]!r}, and a line before it '
                              f'{labels[name][:40]!r}; take one of them out.')
+        if of_part >= 0:
+            said = row[1][of_part] if of_part < len(row[1]) else ''
+            parts[name] = _LIKE_PARTS.get(str(said).strip().lower(), '')
     if not labels:
         raise ValueError(f'{path} has no rows; expected a file and its class in each.')
     if len(labels) > _FEW and len({*labels.values()}) > (0.9 if told.features else 0.5) * len(labels):
@@ -378,7 +408,11 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
         notes.append(f'{_counted(len(unnamed), "image")} without a row in {path} {_left_out(len(unnamed))} ({_first(unnamed)})')
     file, label = (repr(table.names[column]) if table.names else f'column {column + 1}' for column in columns)
     about = f'file from {file} and class from {label} of {path}'
-    return Labelled([(tree.images[name], labels[name]) for name in _mixed(labels)], about, notes)
+    order = _mixed(labels)
+    split = of_part >= 0 and all(parts.values()) and 'train' in parts.values()
+    about += f', part from {table.names[of_part]!r}' if split else ''
+    return Labelled([(tree.images[name], labels[name]) for name in order], about, notes,
+                    [parts[name] for name in order] if split else ())
 
 
 def _columns(table: Table, features: str, path: str) -> tuple[int, int]:
@@ -405,7 +439,7 @@ def _column(names: Sequence[str], known: Sequence[str]) -> int:
 
 
 def _finder(tree: Tree):
-    """A function from what a table calls an image to its name in the tree; '' for none or several."""
+    """A function from what a table calls an image to its name in the tree; '' for none or several, or one outside of it."""
     short = collections.defaultdict(set)
     for name in tree.images:
         base = name.rpartition('/')[2]
@@ -414,6 +448,10 @@ def _finder(tree: Tree):
 
     def find(cell: str) -> str:
         name = cell.replace('\\', '/').removeprefix('./')
+        if '..' in name.split('/'):
+            name = posixpath.relpath(posixpath.join(tree.path, name), tree.path)
+            if name.startswith('../'):
+                return ''
         if name in tree.images:
             return name
         for key in (name, name.rpartition('/')[2]):

@@ -159,8 +159,9 @@ def idx(path: str, wanted: Wanted) -> ImageSource:
     shapes = {part.images.shape[1:] for part in parts.values()}
     if len(shapes) > 1:
         sizes = ' and '.join(f'{part} of {"x".join(map(str, one.images.shape[1:]))}' for part, one in parts.items())
-        raise ValueError(f'{path} has images of different sizes, {sizes}; set data.size to the height and width that all are '
-                         'resized to.')
+        field = 'channels to 1 or 3, which all are given' if len({shape[:2] for shape in shapes}) == 1 else (
+            'size to the height and width that all are resized to')
+        raise ValueError(f'{path} has images of different shapes, {sizes}; set data.{field}.')
     count = 1 + max(int(part.labels.max()) for part in parts.values())
     return ImageSource(parts, tuple(map(str, range(count))), _form(next(iter(parts.values())).images))
 

@@ -119,7 +119,7 @@ class ChosenTest(parameterized.TestCase):
         self.assertEqual(json.loads((self.folder / 'run' / 'classes.json').read_text())['classes'], ['Belts', 'Caps'])
         again = self.opened(self.folder / 'run', classes='[:2]')
         self.assertEqual(self.found(again, 'valid'), self.found(first, 'valid'))
-        with self.assertRaisesRegex(ValueError, "is of class '(Ties|Socks)', which is no known class; known are Belts, Caps"):
+        with self.assertRaisesRegex(ValueError, "is of class '(Ties|Socks)', which is no class of training, Belts, Caps"):
             again.score([str(self.folder / 'labels.tsv')], 4)
 
     def test_of_arrays(self):

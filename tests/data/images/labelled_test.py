@@ -94,9 +94,13 @@ class IdxTest(ImageCase):
     def test_parts_of_several_sizes(self):
         self.write_mnist(pack=False)
         self.write_idx('t10k-images-idx3-ubyte', PIXELS[30:, :4])
-        with self.assertRaisesRegex(ValueError, 'different sizes, train of 6x5x1 and test of 4x5x1; set data.size to'):
+        with self.assertRaisesRegex(ValueError, 'different shapes, train of 6x5x1 and test of 4x5x1; set data.size to'):
             self.opened(source='idx')
         self.assertEqual(self.opened(source='idx', size=8).shapes['image'][0][1:], (8, 8, 1))
+        self.write_idx('t10k-images-idx3-ubyte', np.stack([PIXELS[30:]] * 3, -1))
+        with self.assertRaisesRegex(ValueError, 'train of 6x5x1 and test of 6x5x3; set data.channels to 1 or 3'):
+            self.opened(source='idx')
+        self.assertEqual(self.opened(source='idx', channels=1).shapes['image'][0][1:], (6, 5, 1))
 
     @parameterized.parameters('', 't10k-images-idx3-ubyte.gz', 'other')
     def test_score_takes_idx_files(self, name):
@@ -231,7 +235,7 @@ class FolderTest(ImageCase):
         self.assertEqual(sizes, {'train': 12, 'valid': 2, 'test': 4, 'all': 18})
         (self.folder / 'test' / 'fox').mkdir()
         shutil.copy(self.folder / 'test' / 'cat' / '0.png', self.folder / 'test' / 'fox')
-        with self.assertRaisesRegex(ValueError, "'fox', which is no known class; known are cat, dog"):
+        with self.assertRaisesRegex(ValueError, "'fox', which is no class of training, cat, dog; take"):
             self.opened(source='folder')
 
     def test_different_sizes_and_colours(self):
@@ -346,7 +350,7 @@ class FolderTest(ImageCase):
         image, label = self.everything(evaluation)
         self.assertEqual((image.shape, sorted(label)), ((5, 6, 5, 3), [0, 0, 1, 1, 1]))
         shutil.move(self.folder / 'b' / 'dog', self.folder / 'b' / 'fox')
-        with self.assertRaisesRegex(ValueError, "'fox', which is no known class"):
+        with self.assertRaisesRegex(ValueError, "'fox', which is no class of training"):
             opened.score([str(self.folder / 'b')], 4)
         with self.assertRaisesRegex(FileNotFoundError, 'none'):
             opened.score([str(self.folder / 'none')], 4)

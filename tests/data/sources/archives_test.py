@@ -74,6 +74,23 @@ class ArchivesTest(parameterized.TestCase):
         found = self.unpacked(path)
         self.assertEqual((list(found.images), found.folders, found.others), (['cat/1.jpg', 'a/b.jpg'], {'fox'}, []))
 
+    def test_names_in_utf_8_without_the_flag_that_says_so(self):
+        class Unflagged(zipfile.ZipInfo):  # as Info-ZIP writes it
+            def _encodeFilenameFlags(self):
+                return self.filename.encode(), self.flag_bits & ~0x800
+
+        path = self.folder / 'unflagged.zip'
+        with zipfile.ZipFile(path, 'w') as archive:
+            archive.writestr(Unflagged('größe/犬 é.jpg'), b'1')
+        with zipfile.ZipFile(path) as archive:
+            self.assertNotIn('größe/犬 é.jpg', archive.namelist())
+        self.assertEqual(list(self.unpacked(str(path)).images), ['größe/犬 é.jpg'])
+        old = self.folder / 'old.zip'
+        with zipfile.ZipFile(old, 'w') as archive:
+            archive.writestr('gr__e/1.jpg', b'1')
+        old.write_bytes(old.read_bytes().replace(b'gr__e', b'gr\x94\xe1e'))  # CP437, which is no UTF-8
+        self.assertEqual(list(self.unpacked(str(old)).images), ['größe/1.jpg'])
+
     @parameterized.parameters('../x.jpg', 'a/../../x.jpg', '/x.jpg', '\\x.jpg', 'c:\\x.jpg', 'a\\..\\x.jpg')
     def test_names_outside_are_refused(self, name):
         for path in (self.zipped({name: b'x'}), self.tarred({name: b'x'})):

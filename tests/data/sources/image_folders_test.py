@@ -151,6 +151,7 @@ class ImageFoldersTest(parameterized.TestCase):
     @parameterized.parameters(
         ('file,label\n0.png,cat\nnone.png,dog\n', r"labels.csv:3 names 'none.png', which is none of the 12 images in"),
         ('file,label\n0.png,cat\n../../../etc/passwd,dog\n', 'labels.csv:3 names .*which is none of the 12 images'),
+        ('file,label\n./x/../0.png,cat\n../other/1.png,dog\n', "labels.csv:3 names '../other/1.png', which is none of the 12"),
         ('file,label\n0.png,cat\n0.png,dog\n', "labels.csv:3 gives '0.png' the class 'dog', and a line before it 'cat'"),
         ('file,title,colour\n0.png,x,red\n1.png,y,red\n2.png,z,red\n3.png,a,red\n4.png,b,red\n5.png,c,red\n',
          "has 'file', 'title', 'colour', which leaves open .*; set data.features to both"),
@@ -162,6 +163,36 @@ class ImageFoldersTest(parameterized.TestCase):
         self.table('labels.csv', contents)
         with self.assertRaisesRegex(ValueError, message):
             self.opened()
+
+    def test_a_table_in_another_encoding(self):
+        self.flat()
+        (self.folder / 'labels.csv').write_bytes('file,label\n0.png,größe\n'.encode('latin-1'))
+        with self.assertRaisesRegex(ValueError, r'labels.csv:2 is not UTF-8 \(.*\); convert the file to UTF-8\.$'):
+            self.opened()
+
+    @parameterized.parameters('split', 'Set', 'subset')
+    def test_a_table_that_says_the_part_of_each_image(self, column):
+        self.write(*(name for name, _ in ROWS))
+        parts = [('Train', 'test', 'val')[number % 3] for number in range(12)]
+        path = self.table('labels.csv', f'file,label,{column}\n' + ''.join(
+            f'{name},{label},{part}\n' for (name, label), part in zip(ROWS, parts)))
+        for given in (None, path, self.zipped(self.folder)):
+            opened = self.opened(given, train='train', valid='val', test='test')
+            found = {split: {*self.labels(opened, split)} for split in ('train', 'valid', 'test')}
+            self.assertEqual(found, {'train': {0, 3, 6, 9}, 'valid': {2, 5, 8, 11}, 'test': {1, 4, 7, 10}})
+            self.assertIn(f", part from '{column}'", opened.describe())
+        self.assertLen(self.labels(self.opened(valid='val'), 'all'), 12)
+        scored = np.concatenate([batch['label'] for batch in self.opened().score([str(path)], 12)])
+        self.assertLen(scored, 12)
+
+    @parameterized.parameters(('train,0,test,', 4), ('valid,test,valid,test', 4))
+    def test_a_column_of_other_things_is_none_of_parts(self, values, count):
+        self.write(*(name for name, _ in ROWS[:4]))
+        self.table('labels.csv', 'file,label,set\n' + ''.join(
+            f'{name},{label},{value}\n' for (name, label), value in zip(ROWS, values.split(','))))
+        opened = self.opened()
+        self.assertLen(self.labels(opened, 'train'), count)
+        self.assertNotIn('part from', opened.describe())
 
     def test_several_labels_of_an_image(self):
         self.write(*(name for name, _ in ROWS))
@@ -237,8 +268,15 @@ class ImageFoldersTest(parameterized.TestCase):
         self.write('Training/cat/0.png', 'Training/dog/1.png', 'Testing/cat/2.png', 'Testing/dog/3.png')
         with self.assertRaisesRegex(ValueError, "folders 'Testing', 'Training' in .* are no classes; name them test and train"):
             self.opened()
+        with self.assertRaisesRegex(ValueError, "folders 'Testing', 'Training' in .* are no classes"):
+            self.opened(source='unlabelled')
         self.write('bird/4.png')
-        self.assertEqual(self.opened().classes, ('Testing', 'Training', 'bird'))
+        opened = self.opened()
+        self.assertEqual(opened.classes, ('Testing', 'Training', 'bird'))
+        self.assertRegex(opened.describe(), r"CAUTION: the folders 'Testing', 'Training' in .* are classes; parts of")
+        self.folder /= 'alone'
+        self.write('Training/cat/0.png', 'Training/dog/1.png')
+        self.assertRegex(self.opened().describe(), r"CAUTION: the folder 'Training' in .* is a class; .*there is one class")
 
     def test_parts_that_no_split_names_are_mentioned(self):
         self.write(*(f'{part}/{name}/{number}.png' for part, number in (('train', 0), ('val', 1), ('test', 2), ('valid', 3))
@@ -248,6 +286,7 @@ class ImageFoldersTest(parameterized.TestCase):
                       "'valid', for data.valid=valid", self.opened(**split).describe())
         for given in ({'train': 'all', 'valid': 'train'}, {'train': 'train', 'valid': 'val', 'test': 'test'}):
             self.assertNotIn("in 'val'", self.opened(**given).describe())
+        self.assertIn("; 2 in 'train'; 2 in 'valid', for", self.opened(train='test', valid='val').describe())
 
     def test_parts_without_classes(self):
         self.write('train/a/0.png', 'train/1.png', 'test/2.png')
