@@ -217,8 +217,8 @@ def advice(config, mesh, state, needed, limit, most):
     ways = [f'--config.train.microbatches={more}'] if more else []
     if set(_each(config.model, 'remat')) & {'none', 'dots'}:
         ways.append(' '.join(f'--config.{place}remat=full' for place in _places(config.model, 'remat')))
-    wider = 2 * mesh.shape['tensor']
-    if not ways and most['tensor'] == wider and meshes.rows(mesh) % 2 == 0 and -1 in (config.mesh.data, config.mesh.fsdp):
+    wider, free = 2 * mesh.shape['tensor'], [axis for axis in ('data', 'fsdp') if config.mesh[axis] == -1]
+    if not ways and most['tensor'] == wider and any(mesh.shape[axis] % 2 == 0 for axis in free):
         ways = [f'--config.mesh.tensor={wider} --config.train.microbatches={2 * micro}']
     return f'All but the state takes {(needed - held) / 1e9:.1f} GB: try {" or ".join(ways) or "fewer rows"}.'
 

@@ -302,6 +302,15 @@ class AdviceTest(parameterized.TestCase):
         said = plan.advice(config, meshes.make(1, 8), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': tensor})
         self.assertEqual(said, f'All but the state takes 17.0 GB: try {way}.')
 
+    @parameterized.parameters((-1, 8, False), (8, -1, False), (-1, 4, True), (2, -1, True), (-1, 1, True))
+    def test_the_mesh_that_it_names_can_be_made(self, data, fsdp, made):
+        config = experiments.changed(gpt2.get_config('124m'), **{
+            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'full', 'mesh.data': data, 'mesh.fsdp': fsdp})
+        said = plan.advice(config, meshes.make(data, fsdp), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': 2})
+        self.assertEqual('mesh.tensor=2' in said, made)
+        if made:
+            self.assertEqual(meshes.make(data, fsdp, 2).size, 8)
+
 
 if __name__ == '__main__':
     absltest.main()
