@@ -279,17 +279,19 @@ def prune(snapshot, folder, new, kept, batch):
 def say_changes(folder, snapshot, part):
     """Says on stderr that a part of the data (None: no part) has changed since the run began."""
     companions = snapshot.run.companions
-    try:
-        data = part and workdir.changed(folder, {part: snapshot.data.digest(part)})
-        others = workdir.changed(folder, companions.digests(), 'companions') if companions.were_read else ()
-    except ValueError as error:
-        print(f'eval.py: whether the data has changed since the run began cannot be told: {str(error).partition(";")[0]}.',
-              file=sys.stderr)
-        return
-    if data:
+
+    def changed(what, digests):
+        try:
+            return workdir.changed(folder, digests(), what)
+        except ValueError as error:
+            print(f'eval.py: whether the {what} changed since the run began cannot be told: {str(error).partition(";")[0]}.',
+                  file=sys.stderr)
+            return ()
+
+    if part and changed('data', lambda: {part: snapshot.data.digest(part)}):
         print(f'eval.py: the data of {part} has changed since the run began, or is read differently by this version; the '
               'current data was measured.', file=sys.stderr)
-    for name in others:
+    for name in changed('companions', companions.digests) if companions.were_read else ():
         print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
 
 

@@ -160,9 +160,10 @@ class Run:
             if isinstance(part, Blocks) and not part.positions.free_length:
                 most = getattr(self.model, length) - 1
         limited = vocab or name.endswith('positions')
-        kinds, wanted = ('f', f'floats {_AXES[name]}') if name == 'image' else ('iub', f'integers {_AXES[name]}')
+        kinds, wanted = ('f', 'floats') if name == 'image' else ('iub', 'integers')
         values = f' from {array.min()} to {array.max()}' if array.size and array.dtype.kind in 'iubf' else ''
         outside = limited and array.size and values and not 0 <= array.min() <= array.max() <= most
+        wanted += f' {_AXES[name]}{", each 1 or more" if name == "image" else ""}'
         empty = name == 'image' and not array.size
         if array.ndim != _RANKS[name] or array.dtype.kind not in kinds or empty or outside:
             raise ValueError(f'{what} are {array.dtype} {list(array.shape)}{values}; expected {wanted}'

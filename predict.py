@@ -101,7 +101,7 @@ def main():
         print(remote.shown(json.dumps(details, ensure_ascii=False) if given.json else text), flush=True)
         notes += [f'answer {number}: {details["note"]}'] if 'note' in details else []
     if notes:
-        more = f' (and so {len(notes) - 1:,} more; --json has a note at each)' if len(notes) > 1 else ''
+        more = f' (and there are notes at {len(notes) - 1:,} more; --json has them all)' if len(notes) > 1 else ''
         print(f'predict.py: {notes[0]}{more}.', file=sys.stderr)
 
 

@@ -41,7 +41,7 @@ if __name__ == '__main__':
 import train
 from data import remote
 from display import progress
-from training import storage
+from training import storage, workdir
 from training.config.resolve import did_you_mean
 from training.host.signals import Stop
 from training.report import sweeps
@@ -111,6 +111,7 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
                 save(table, folder, name, keep=True)
                 return code
             done.add(point)
+            say_steps(folder / point, sweep.config_of(point, config, given, folder).train.steps)
             for group, points in groups.items():
                 if point in points and done.issuperset(points) and not sweep.table:
                     try:
@@ -141,6 +142,13 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
     if failed:
         raise failed
     return 0
+
+
+def say_steps(folder, asked):
+    """Says on stderr if a point that was finished before has another number of steps."""
+    if workdir.is_run(folder) and (steps := workdir.load_config(folder).train.steps) != asked:
+        print(f'sweep.py: {folder.name} was trained for {steps:,} steps, and {asked:,} are asked for now; its row is of '
+              f'{steps:,}.', file=sys.stderr, flush=True)
 
 
 def there(folder, name):

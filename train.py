@@ -81,7 +81,7 @@ def train(config, workdir):
             open_things.callback(checkpoints.close)
             if done := finished(run, checkpoints):
                 note('state', f'finished at step {done.step}; for more, raise --config.train.steps')
-                if kept := [name for name in differing if name.startswith(('checkpoint.', 'evals.', 'generation.'))]:
+                if kept := [name for name in differing if not name.startswith(('mesh.', 'energy.'))]:
                     note('config', f'{", ".join(kept)}: as in the run, which is finished')
                 if first:
                     report.cut(folder, done.step)  # rows of a continuation that was killed before its first checkpoint

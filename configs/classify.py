@@ -68,9 +68,12 @@ def of_images(variant, name):
 
 
 def channels_of(folder):
-    """The channels of a run's images; 0 if it has read none."""
+    """The channels of a run's images; 0 if it has read none. Raises ValueError if the file that says it is damaged."""
     path = folder / 'classes.json'
-    return json.loads(path.read_text())['channels'] if path.is_file() else 0
+    try:
+        return int(json.loads(path.read_text())['channels']) if path.is_file() else 0
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f'{path} does not describe classes of images; restore it, or name another run.') from None
 
 
 def of_texts(variant, name, what):

@@ -40,9 +40,20 @@ class TextTest(experiments.TestCase):
         (self.workdir / 'environment.json').unlink()
         done = experiments.call('eval', f'--workdir={self.workdir}')
         self.assertEqual(done.code, 0)
-        self.assertEqual(done.err, f'eval.py: whether the data has changed since the run began cannot be told: {self.workdir}/'
+        self.assertEqual(done.err, f'eval.py: whether the data changed since the run began cannot be told: {self.workdir}/'
                          'environment.json is not the environment of a run.\n')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['split'], 'valid')
+
+    def test_what_is_known_of_the_data_is_said_though_nothing_is_of_the_companions(self):
+        (self.workdir / 'environment.json').write_text('{"data": {"valid": "another"}}')
+        companions = types.SimpleNamespace(digests=lambda: {'teacher': 'one'}, were_read=True)
+        snapshot = types.SimpleNamespace(run=types.SimpleNamespace(companions=companions),
+                                         data=types.SimpleNamespace(digest=lambda part: 'one'))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            experiments.script('eval').say_changes(self.workdir, snapshot, 'valid')
+        first, second = said.getvalue().splitlines()
+        self.assertRegex(first, 'the data of valid has changed since')
+        self.assertRegex(second, 'whether the companions changed since the run began cannot be told: ')
 
     def with_config(self, name, **changes):
         """A copy of the workdir with another config.json."""

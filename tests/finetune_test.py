@@ -378,6 +378,10 @@ class FinetuneTest(recorded.TestCase):
         self.assertEqual((config['id2label'], config['image_size']), ({'0': 'a', '1': 'b', '2': 'c'}, 12))
         prepared = json.loads((self.folder / 'out' / 'preprocessor_config.json').read_text())
         self.assertEqual((prepared['size'], prepared['image_mean']), ({'height': 12, 'width': 12}, [0.5] * 3))
+        for damaged in '{"classes": ["a"', '[]', '{"classes": []}':
+            (self.folder / 'mine' / 'classes.json').write_text(damaged)
+            with self.assertRaisesRegex(ValueError, 'classes.json does not describe classes of images; restore it, or'):
+                classify.get_config(str(self.folder / 'mine'))
 
     @pytest.mark.slow
     def test_what_cannot_be_given_a_head(self):

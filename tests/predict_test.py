@@ -583,7 +583,7 @@ class ReadingTest(PredictTest):
         done = experiments.call('predict', f'--workdir={workdir}', stdin=b'row\nkey' + b' row' * 40 + b'\nkey' + b' row' * 14)
         self.assertEqual(done.out.splitlines()[1], self.predict(workdir, stdin=b'key' + b' row' * 13)[0])
         self.assertRegex(done.err, r'\Apredict.py: answer 2: cut to 16 tokens, as in training; 27 at its end are not read '
-                                   r'\(and so 1 more; --json has a note at each\)\.\n\Z')
+                                   r'\(and there are notes at 1 more; --json has them all\)\.\n\Z')
         table = self.folder / 'long.tsv'
         table.write_text('key' + ' row' * 40 + '\tyes\nrow\tno\n')
         done = experiments.call('eval', f'--workdir={workdir}', f'--path={table}')

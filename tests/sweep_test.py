@@ -232,8 +232,9 @@ class FailedTest(SweepCase):
 
 class SweepTest(SweepCase):
     def test_a_point_is_trained_and_tabulated(self):
-        done = self.sweep(config=f'experiments.tiny({str(self.text)!r})',
-                          points="Sweep({'one': {}}, title='the rate', draw=sweep_test.two_pictures)")
+        run = {'config': f'experiments.tiny({str(self.text)!r})',
+               'points': "Sweep({'one': {}}, title='the rate', draw=sweep_test.two_pictures)"}
+        done = self.sweep(**run)
         self.assertEqual((done.code, done.err), (0, ''))
         loss = experiments.rows(self.folder / 'sweep' / 'one', 'valid')[-1]['loss']
         heading, line, *pictures = done.out.splitlines()
@@ -242,6 +243,11 @@ class SweepTest(SweepCase):
         self.assertEqual(heading.split()[:4], ['the', 'rate', 'valid', 'loss'])
         self.assertEqual(line.split()[:2], ['one', f'{loss:#.4g}'])
         self.assertEqual(json.loads((self.folder / 'sweep' / 'mine.json').read_text())['one']['valid loss'], loss)
+        steps = experiments.tiny(self.text).train.steps
+        again = self.sweep(f'--config.train.steps={steps - 1}', **run)
+        self.assertEqual((again.code, again.out), (0, done.out))
+        self.assertEqual(again.err, f'sweep.py: one was trained for {steps} steps, and {steps - 1} are asked for now; its row '
+                                    f'is of {steps}.\n')
 
     @pytest.mark.slow
     def test_points_are_trained_continued_and_tabulated(self):

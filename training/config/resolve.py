@@ -189,7 +189,8 @@ def _constructed(cls, what, config, extra):
     values |= _values(slots(cls), what, config, extra)
     for name, field in fields(cls).items():
         if name not in values and default(field) is dataclasses.MISSING:
-            raise ValueError(f'{what} needs a value for {name!r}, which the data does not give; set it in the config.')
+            raise ValueError(f'{what} needs a value for {name!r}, which the data does not give; set it in the config, or '
+                             'choose data that gives it, or a model that does without.')
         if field.metadata.get('inline'):
             values[name] = dataclasses.replace(default(field), **values.pop(name, {}))
     return cls(**values)
