@@ -264,6 +264,8 @@ def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Seque
       best: the number of heads that a pruned run keeps, marked if not None.
       of: what the title says of the run.
     """
+    from matplotlib.ticker import MaxNLocator
+
     count, width = scores.shape
     side = 0.5
     figure, body = figures.new(5.2 + max(2.9, side * width + 1.7), max(3.4, side * count + 1.3))
@@ -286,6 +288,7 @@ def importance(scores: np.ndarray, heads: int, curve: Sequence, *, layers: Seque
         right.axvline(best, color=figures.COLOURS[1], linestyle='--', linewidth=1.2, label=f'the pruned run keeps {best}')
     right.legend(frameon=False, fontsize=9)
     right.set(xlabel='heads left, least important pruned first', ylabel=metric, xlim=(heads * 1.02, -heads * 0.02))
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title(f'{metric} with fewer heads', fontsize=10)
     right.grid(alpha=0.3)
     right.spines[['top', 'right']].set_visible(False)

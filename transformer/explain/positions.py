@@ -76,7 +76,8 @@ def learnt(model: Any, params: Mapping) -> Any:
     """The vectors of learnt positions [T, D] in the parameters of a model, or of the first part of it that has some, such as an
     encoder or a stage. Raises ValueError if there are none."""
     stages, fields = getattr(model, 'in_order', {}), [field.name for field in dataclasses.fields(model)]
-    order = sorted(params, key=lambda name: fields.index(name) if name in fields else len(fields))  # not that of a file
+    known = [*fields, *stages]
+    order = sorted(params, key=lambda name: known.index(name) if name in known else len(known))  # not that of a file
     parts = (model, params), (getattr(model, 'stack', None), params), *(
         (stages.get(name) or getattr(model, name, None), params[name]) for name in order)
     for part, given in parts:
@@ -84,5 +85,5 @@ def learnt(model: Any, params: Mapping) -> Any:
         table = encoding.learnt(given['positions']) if isinstance(encoding, Positions) and 'positions' in given else None
         if table is not None:
             return table
-    raise ValueError('This run has learnt no table of positions (positions/embedding), so there is none to draw; train one '
-                     "with model.positions='Learned()'.")
+    raise ValueError(f'This {type(model).__name__} has learnt no table of positions (positions/embedding), so there is none to '
+                     'draw; give the --workdir of a run that has.')

@@ -35,8 +35,9 @@ class Mistakes(Evaluator):
             real = np.flatnonzero(batch['example_weights'])
             found += [(p[i, batch['label'][i]], batch['image'][i], batch['label'][i], p[i]) for i in real]
             found = sorted(found, key=lambda entry: entry[0])[:self.rows ** 2]
-        figure, body = figures.new(2.0 * self.rows + 0.4, 2.1 * self.rows)
-        grid, names = body.subplots(self.rows, self.rows, squeeze=False), snapshot.data.classes
+        rows = -(-len(found) // self.rows)
+        figure, body = figures.new(2.0 * self.rows + 0.4, 2.1 * rows)
+        grid, names = body.subplots(rows, self.rows, squeeze=False), snapshot.data.classes
         for axes, (probability, image, label, p) in zip(grid.flat, found):
             image = snapshot.data.visible(image)
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap='gray', vmin=0, vmax=1)

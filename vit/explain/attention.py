@@ -174,14 +174,16 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
     bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
-    sure = found[0]['entropy']
+    sure, apart = any(one['entropy'] for one in found), any(one['entropy'] is None for one in found)
     padded = any(one['entropy'] and (layers[one['layer']].sum(-1) < 1 - 1e-3).any() for one in found)
     reads = 'the class token attends to' if 'class' in front else 'all patches attend to on average'
     said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
             'a weight of 0 leaves the image as it is',
             *(['blue patches have negative weights'] if signed else []),
             *(['the padding of windows has the rest of the weights'] if padded else []),
-            *([pictures.ENTROPY] if sure else []), *pictures.even(found)]
+            *([pictures.ENTROPY] if sure else []),
+            *(['panels without one are of layers that do not weigh patches, such as attention between channels, and show what '
+               'all patches take of each'] if sure and apart else []), *pictures.even(found)]
     return figures.explain(figure, title or f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
 
 

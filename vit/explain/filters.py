@@ -38,7 +38,8 @@ def components(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def figure(filters: np.ndarray) -> Any:
     """A matplotlib figure of the first `MOST` principal components of filters [height, width, channels, D]."""
     found, shares = components(filters)
-    found, shown = found[:MOST], shares[:MOST]
+    most = min(MOST, max(1, filters.shape[-1] - 1))  # D vectors around their mean lie in D - 1 dimensions
+    found, shown = found[:most], shares[:most]
     columns = min(7, len(found))
     rows = -(-len(found) // columns)
     drawn, body = figures.new(max(4.6, 1.1 * columns + 0.4), 1.25 * rows + 0.2)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,6 +39,8 @@ class ImageReader(Reader):
             return _files(name)
         if name.lower().endswith(_NAMED):
             return [os.path.expanduser(name)]  # whatever it is, `SeenImages.read` says it
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            raise ValueError(f'{name} is a zip archive; unpack it, and give the folder of its images.')
         if not is_image(content):
             listed = text_lines(content, name, 'an image, or the path of one per line')
             return [path for line in listed if line.strip() for path in _files(line)]
@@ -54,7 +57,8 @@ class ImageReader(Reader):
             try:
                 image, note = data.seen(path)
             except (ValueError, FileNotFoundError) as error:
-                raise ValueError(f'Image {number} of {name}: {error}' if len(lines) > 1 else str(error)) from None
+                listed = len(lines) > 1 or path != os.path.expanduser(name)
+                raise ValueError(f'Image {number} of {name}: {error}' if listed else str(error)) from None
             notes[path] = {'note': note} if note else {}
             if used < _KEPT:
                 kept[path], used = image, used + image.nbytes

@@ -62,6 +62,9 @@ class PicturesTest(absltest.TestCase):
         stages = Hierarchical(0, Patches(2), stages={'stage_0': Blocks(), 'stage_1': Blocks(positions=Learned())})
         in_stage = {'patches': {}, 'stage_0': {}, 'stage_1': {'positions': {'embedding': table}}}
         np.testing.assert_array_equal(position_pictures.learnt(stages, in_stage), table)
+        several = Hierarchical(0, Patches(2), stages={name: Blocks(positions=Learned()) for name in ('stage_0', 'stage_1')})
+        np.testing.assert_array_equal(position_pictures.learnt(several, {
+            'stage_1': {'positions': {'embedding': table[:2]}}, 'stage_0': {'positions': {'embedding': table}}}), table)
         of_distances = Bert(vocab=3, length=16, stack=Stack(positions=Disentangled(distance=4)))
         with self.assertRaisesRegex(ValueError, 'has learnt no table of positions'):
             position_pictures.learnt(of_distances, {'positions': {'embedding': table}})

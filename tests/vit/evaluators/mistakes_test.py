@@ -32,6 +32,8 @@ class MistakesTest(absltest.TestCase):
         self.assertIn('the titles of the 2 wrong predictions', figures.caption_of(pictures['mistakes']))
         Mistakes(rows=1)(snapshot, [batch])
         self.assertLen(pictures['mistakes'].axes, 1)
+        Mistakes(rows=4)(snapshot, [batch])
+        self.assertLen(pictures['mistakes'].axes, 8)  # two rows for seven images
 
     def test_classes_that_the_data_lacks_are_left_out(self):
         pictures, logits = {}, np.array([[0.0, -1.0, 9.0]])  # a model with more classes than its data

@@ -46,6 +46,13 @@ class AttentionTest(parameterized.TestCase):
         self.assertLen([axes for axes in figure.axes if len(axes.images) == 2], 1)
         self.assertNotIn('entropy', figures.caption_of(figure))
 
+    def test_layers_without_weights_of_patches_are_explained(self):
+        weights, found = pictures_test.drawn(2, 1, 4)
+        for one, known in (found[0], False), (found[1], True):
+            self.assertEqual('panels without one' in figures.caption_of(pictures.attention(
+                weights, None, np.zeros((2, 2, 1)), found, patch=1)), known)
+            one |= {'entropy': None}
+
 
 class StagesTest(parameterized.TestCase):
     def test_rollout_goes_through_merging_and_patches_may_go_beyond_the_image(self):

@@ -68,7 +68,7 @@ class FiltersTest(parameterized.TestCase):
 
     def test_figure(self):
         draw = np.random.default_rng(0).normal
-        for shape, count in (((4, 4, 3, 64), 28), ((2, 2, 1, 8), 4), ((3, 3, 3, 1), 1)):
+        for shape, count in (((4, 4, 3, 64), 28), ((2, 2, 1, 8), 4), ((4, 4, 1, 8), 7), ((3, 3, 3, 1), 1)):
             figure = filters.figure(draw(size=shape))
             shown = [axes for axes in figure.axes if axes.get_images()]
             self.assertLen(shown, count)

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import tempfile
 import types
+import zipfile
 from unittest import mock
 
 import numpy as np
@@ -49,6 +50,19 @@ class FilesTest(absltest.TestCase):
         message = "The pattern '.*/[*]' matches only folders, such as '.*/cat'; give the path of a folder.$"
         with self.assertRaisesRegex(ValueError, message):
             images.ImageClass().lines(f'{self.folder}/*'.encode(), '-')
+
+    def test_an_archive_is_refused(self):
+        path = self.folder / 'photos.zip'
+        with zipfile.ZipFile(path, 'w') as archive:
+            archive.writestr('1.png', b'')
+        with self.assertRaisesRegex(ValueError, 'photos.zip is a zip archive; unpack it, and give the folder of its images.$'):
+            images.ImageClass().lines(path.read_bytes(), str(path))
+
+    def test_a_listed_file_that_is_missing_is_named_with_its_list(self):
+        data = types.SimpleNamespace(seen=mock.Mock(side_effect=FileNotFoundError("'none.png' does not exist")))
+        for name, message in ('list.txt', "^Image 1 of list.txt: 'none.png' does"), ('none.png', "^'none.png' does"):
+            with self.assertRaisesRegex(ValueError, message):
+                next(images.ImageClass().read(data, ['none.png'], name))
 
     def test_images_in_the_home_folder(self):
         path = self.folder / 'x.png'
