@@ -155,20 +155,21 @@ class Labelled:
     Attributes:
       about: where the classes come from, if that is a table.
       notes: what a person should know.
-      parts: the part of each pair, if a table says it.
+      column, parts: the column of a table that says the part of each pair, and these; '' and () without one.
     """
 
     pairs: Sequence[Pair]
     about: str
     notes: Sequence[str]
+    column: str = ''
     parts: Sequence[str] = ()
 
     def apart(self) -> dict[str, 'Labelled']:
-        """{part: its images} if a table says them and has some to train on; else everything is 'train'."""
-        if 'train' not in self.parts:
+        """{part: its images}; without a column of parts everything is 'train'."""
+        if not self.parts:
             return {'train': self}
         pairs = {name: [pair for pair, part in zip(self.pairs, self.parts) if part == name] for name in _PARTS}
-        said = {'train': (self.about, self.notes)}
+        said = {'train': (f'{self.about}, part from {self.column!r}', self.notes)}
         return {name: Labelled(of, *said.get(name, ('', ()))) for name, of in pairs.items() if of}
 
 
@@ -410,9 +411,8 @@ def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
     about = f'file from {file} and class from {label} of {path}'
     order = _mixed(labels)
     split = of_part >= 0 and all(parts.values()) and 'train' in parts.values()
-    about += f', part from {table.names[of_part]!r}' if split else ''
     return Labelled([(tree.images[name], labels[name]) for name in order], about, notes,
-                    [parts[name] for name in order] if split else ())
+                    *((table.names[of_part], [parts[name] for name in order]) if split else ()))
 
 
 def _columns(table: Table, features: str, path: str) -> tuple[int, int]:
