@@ -381,7 +381,7 @@ class FinetuneTest(recorded.TestCase):
         for damaged in '{"classes": ["a"', '[]', '{"classes": []}':
             (self.folder / 'mine' / 'classes.json').write_text(damaged)
             with self.assertRaisesRegex(ValueError, 'classes.json does not describe classes of images; restore it, or'):
-                classify.get_config(str(self.folder / 'mine'))
+                classify.channels_of(self.folder / 'mine')
 
     @pytest.mark.slow
     def test_what_cannot_be_given_a_head(self):
