@@ -13,8 +13,9 @@ reads that alone); a random encoder's is measured by the same command with --con
 it is measured costs a forward pass over all 60,000 images, 6 TFLOP, and minutes of one core for the regressions.
 configs/vision_comparison.py trains both, and compares fine-tuning with all labels and with few to training from scratch.
 
-A step of 256 images is 38.5 GFLOP, all of them 497 TFLOP. The probe has to reach 87 %; that of a random encoder has 81.7 %. Not
-yet run to its end.
+A step of 256 images is 38.5 GFLOP, all of them 497 TFLOP. After 40 of the 60 epochs (--config.train.steps=8600, 104 minutes of
+one core of a Xeon with AMX, family 6 model 207, with --config.dtype=mixed) the probe gets 87.7 % of the held-out images right,
+where the aim was 87 and that of a random encoder has 81.6 %; the filled images show what they are. The 60 have not been run.
 
 :photos  the same model on images of one's own, of any size and without classes: random parts of all images in FOLDER and in the
          folders in it, of 64x64 pixels. A step of 256 images is 52 GFLOP; not yet run.
