@@ -5,8 +5,9 @@ with drop path.
 
     python train.py --config=configs/davit_fashion_mnist.py --config.data.path=FOLDER
 
-890,410 parameters, 0.40 GFLOP an image in training; 30 epochs with Muon are 661 TFLOP. Not yet run to its end; the aim is
-94.0 % of the held-out images.
+821,770 parameters, 0.37 GFLOP an image in training; 30 epochs with Muon are 614 TFLOP. The widths are multiples of 16, as many
+numbers as a vector of a CPU holds: with 50 and 100 features in 5 and 10 heads, and 0.89M parameters, a step takes 1.6 times as
+long on a core of a Xeon. Not yet run to its end; the aim is 94.0 % of the held-out images.
 """
 
 from configs import base
@@ -18,7 +19,7 @@ def get_config(variant=''):
     return compared(base.part(
         'vit.models.hierarchical:Hierarchical', stem='Convolutions(size=7, strides=(2,))', merging='Downsampling()',
         pool_first=True, drop_path=0.1, stages=base.stages(
-            layers=(4, 6), widths=(50, 100), heads=(5, 10), positions='NoPositions()', initial='Xavier()',
+            layers=(4, 6), widths=(48, 96), heads=(3, 6), positions='NoPositions()', initial='Xavier()',
             partition="AlternatePartition(Windows(size=7, shrink='never'), Whole())", residual='Convolved()',
             attention='AlternateAttention(Softmax(), ChannelGroups(version=1))')), steps=12_900,
         images=f'{AUGMENTED} >> Normalize()')

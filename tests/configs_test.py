@@ -137,7 +137,7 @@ SIZES = {'bert_mini:step': 11_201_594, 't5_small:step': 60_506_624,
          'gpt2:gpt3': 174_604_259_328, 'ptb_lm:transformer': 2_850_720, 'ptb_lm:rnn': 2_822_656, 'ptb_lm:gru': 2_783_440,
          'ptb_lm:lstm': 2_773_888, 'vit_fashion_mnist:small': 920_650,
          'transformer_wmt14:base': 63_082_496, 'transformer_wmt14:big': 214_245_376}
-OF_STAGES = {'swin_fashion_mnist': 699_700, 'davit_fashion_mnist': 890_410, 'hybrid_fashion_mnist': 953_146}
+OF_STAGES = {'swin_fashion_mnist': 699_700, 'davit_fashion_mnist': 821_770, 'hybrid_fashion_mnist': 953_146}
 
 
 def variants():
