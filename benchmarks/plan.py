@@ -10,8 +10,9 @@ GPUs of one machine. Data that are not there are replaced by made-up ones of the
 The last line is a JSON object. Of each chip, in GB of 1e9 bytes: `memory_gb`, and `largest`, the largest arrays that the step
 makes and the layers that they come from; `traffic_gb` that a step reads from and writes to its memory, `operations`, how often
 it runs each kind, and `collectives`, by kind and by axis of the mesh, `hidden` what is sent during other work
-(benchmarks/hlo.py). Of a step on all chips: `model_tflop`, products alone, those of Muon too, without rematerialisation, of
-softmax attention in a model of one stack only what its mask leaves; and `step_tflop`, all that is computed.
+(benchmarks/hlo.py); `host_gb` of activations that the host keeps for it (`remat=offload`). Of a step on all chips:
+`model_tflop`, products alone, those of Muon too, without rematerialisation, of softmax attention in a model of one stack only
+what its mask leaves; and `step_tflop`, all that is computed.
 
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory (of a GPU also what its cache holds), collectives at that of all its links. `step_ms` is the largest of the three, and
@@ -19,8 +20,8 @@ memory (of a GPU also what its cache holds), collectives at that of all its link
 CO2 are of all train.steps at that speed.
 
 --search compiles the step on meshes that split the parameters as far as they can be or do not, with each kind of
-rematerialisation and as few microbatches as fit, then the best of these with other kernels of attention and other meshes, and
-ranks them by step_ms.
+rematerialisation (`offload` where no other fits) and as few microbatches as fit, then the best of these with other kernels of
+attention and other meshes, and ranks them by step_ms.
 """
 
 import dataclasses
@@ -129,6 +130,8 @@ def measure(config, name, devices, options=None):
               'largest': [{'gb': _giga(size), 'of': _short(source)} for size, source in program.largest(5)],
               'traffic_gb': _giga(traffic := program.traffic()), 'operations': program.operations(),
               'collectives': [row | {key: _giga(row[key]) for key in ('payload', 'sent', 'hidden')} for row in collectives]}
+    if memory.host_temp_size_in_bytes:
+        found['host_gb'] = _giga(memory.host_temp_size_in_bytes)
     if endless := program.endless():
         found['loops_of_unknown_length'] = [_short(one.source) for one in endless]
     if not fits:
@@ -215,8 +218,9 @@ def advice(config, mesh, state, needed, limit, most):
     more = next((count for count in range(micro + 1, rows + 1) if rows % (count * meshes.rows(mesh)) == 0 and
                  held + kept + of_rows * micro / count <= limit), 0)
     ways = [f'--config.train.microbatches={more}'] if more else []
-    if set(_each(config.model, 'remat')) & {'none', 'dots'}:
-        ways.append(' '.join(f'--config.{place}remat=full' for place in _places(config.model, 'remat')))
+    remat = set(_each(config.model, 'remat'))
+    if less := 'full' if remat & {'none', 'dots'} else 'offload' if 'full' in remat else '':
+        ways.append(' '.join(f'--config.{place}remat={less}' for place in _places(config.model, 'remat')))
     wider, free = 2 * mesh.shape['tensor'], [axis for axis in ('data', 'fsdp') if config.mesh[axis] == -1]
     if not ways and most['tensor'] == wider and any(mesh.shape[axis] % 2 == 0 for axis in free):
         ways = [f'--config.mesh.tensor={wider} --config.train.microbatches={2 * micro}']
@@ -293,8 +297,11 @@ def search(config, name, devices):
 
     tensor = config.mesh.tensor
     split = most(tensor)
-    for fsdp, remat in itertools.product(sorted({1, split}), REMAT if places else ('none',)):
+    here = [remat for remat in REMAT if remat != 'offload']
+    for fsdp, remat in itertools.product(sorted({1, split}), here if places else ('none',)):
         attempt(Choice(fsdp, tensor, remat, kernel))
+    if places and not plans:
+        attempt(Choice(split, tensor, 'offload', kernel))
     while not plans and chips % (2 * tensor) == 0:
         tensor *= 2
         attempt(Choice(most(tensor), tensor, 'full' if places else 'none', kernel))
@@ -319,7 +326,7 @@ def most_split(run, axis, parts):
 
 def _row(one):
     where = ' '.join(f'{axis}={size}' for axis, size in one['mesh'].items() if size > 1)
-    return (f'{where:>28}  remat={one["remat"]:<5} kernel={one["kernel"]:<9} microbatches={one["microbatches"]:<3} '
+    return (f'{where:>28}  remat={one["remat"]:<7} kernel={one["kernel"]:<9} microbatches={one["microbatches"]:<3} '
             + ('does not fit' if one['step_ms'] is None else f'{one["step_ms"]} ms'))
 
 
@@ -330,6 +337,8 @@ def lines(plan):
     yield (f'{plan["config"]} on {plan["device"]}{axes and ", " + axes}, {plan["rows"]} rows in {plan["microbatches"]} '
            f'microbatches, {si(plan["parameters"], "")} parameters')
     yield 'memory of a chip: ' + ', '.join(f'{key} {size:.2f} GB' for key, size in memory.items())
+    if 'host_gb' in plan:
+        yield f'memory of the host for each chip: {plan["host_gb"]:.2f} GB, which no bound below counts the way to and from'
     for row in plan.get('largest', []):
         yield f'  {row["gb"]:7.3f} GB  {row["of"]}'
     if not plan['fits']:

@@ -61,7 +61,8 @@ CASES = {
     'Llama 3.1 8B': ('gpt2.py:1558m', 'v6e:16x16', llama(32, 4096, 32, 8, 14336, 128256, 8192, 1024)),
     'Llama 3.1 70B': ('gpt2.py:1558m', 'v6e:16x16', llama(80, 8192, 64, 8, 28672, 128256, 8192, 1280) | {
         'train.microbatches': 10, 'mesh.tensor': 2}),
-    'GPT-3 175B, v6e': ('gpt2.py:gpt3', 'v6e:16x16', {'data.batch_size': 768, 'train.microbatches': 1}),
+    'GPT-3 175B, v6e': ('gpt2.py:gpt3', 'v6e:16x16', {
+        'data.batch_size': 768, 'train.microbatches': 1, 'model.remat': 'offload'}),
     'MaxText 16B': ('gpt2.py:1558m', 'v5e:16x16', llama(32, 4096, 64, 0, 28672, 32000, 2048, 1536) | {'model.head_width': 128}),
     'MaxText 32B': ('gpt2.py:1558m', 'v5e:16x16', llama(32, 8192, 64, 0, 28672, 32000, 2048, 1024) | {'train.microbatches': 2}),
     'GPT-2 124M, H100': ('gpt2.py:124m', 'h100:8', {'train.microbatches': 1}),

@@ -68,7 +68,8 @@ class MeasureTest(experiments.TestCase):
         near(row['dollars'], 4 * 1.2 * seconds / 3600)
         near(row['kwh'], 1000 * 1.54 * seconds / 3.6e6)
         near(row['kg_co2e'], row['kwh'] * 458 / 1000)
-        text = '\n'.join(plan.lines(json.loads(json.dumps(row))))
+        text = '\n'.join(plan.lines(json.loads(json.dumps(row | {'host_gb': 2.5}))))
+        self.assertIn('memory of the host for each chip: 2.50 GB', text)
         self.assertIn('tiny on 4 x cpu, data=2 fsdp=2, 8 rows in 2 microbatches', text)
         self.assertIn('1000000 steps:', text)
         self.assertIn('100 steps: 25s', '\n'.join(plan.lines(row | {'steps': 100, 'step_ms': 250.0, 'days': 0.0})))
@@ -201,7 +202,14 @@ class MeasureTest(experiments.TestCase):
             found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:4])
         self.assertEqual((found['mesh']['tensor'], found['tried'][0]['remat']), (4, 'full'))
 
-    @parameterized.parameters((1.0, 22), (20.0, 7))  # 2 meshes, 3 ways of remat, split layers, and microbatches where they help
+    def test_a_search_in_which_only_inputs_of_blocks_on_the_host_fit(self):
+        def measured(config, name, devices):
+            return answer(config, fits=config.model.remat == 'offload', parameters=20.0)
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:4])
+        self.assertEqual((found['mesh']['fsdp'], found['tried'][0]['remat']), (4, 'offload'))
+
+    @parameterized.parameters((1.0, 25), (20.0, 8))  # meshes, ways of remat, split layers, and microbatches where they help
     def test_a_search_that_finds_nothing(self, state, tried):
         refused = mock.Mock(side_effect=lambda config, *given: answer(config, fits=False, parameters=state))
         with figures(), mock.patch.object(plan, 'measure', refused), \
@@ -270,6 +278,7 @@ class AdviceTest(parameterized.TestCase):
         ({}, {'parameters': 9e9}, 20e9, r'take 9.0 GB of each chip: split them, --config.mesh.data=2 --config.mesh.fsdp=4'),
         ({'mesh.fsdp': 4, 'mesh.data': 2}, {'parameters': 17e9}, 20e9, 'The state alone takes 17.0 GB of each chip: take more'),
         ({}, {'parameters': 1e9}, 25e9, 'takes 24.0 GB: try --config.train.microbatches=64 or --config.model.remat=full'),
+        ({'model.remat': 'full'}, {'parameters': 1e9}, 25e9, 'microbatches=64 or --config.model.remat=offload'),
         ({'data.batch_size': 96, 'train.microbatches': 4}, {'parameters': 1e9}, 25e9, 'try --config.train.microbatches=12 or'))
     def test_what_makes_it_fit(self, changes, state, needed, sentence):
         config, mesh = experiments.changed(gpt2.get_config('124m'), **changes), meshes.make(-1, changes.get('mesh.fsdp', 1))
@@ -298,14 +307,14 @@ class AdviceTest(parameterized.TestCase):
                               (2, 8, 'fewer rows'))
     def test_chips_that_share_layers_where_rows_are_as_few_as_can_be(self, tensor, fsdp, way):
         config = experiments.changed(gpt2.get_config('124m'), **{
-            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'full', 'mesh.data': 1, 'mesh.fsdp': fsdp})
+            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'offload', 'mesh.data': 1, 'mesh.fsdp': fsdp})
         said = plan.advice(config, meshes.make(1, 8), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': tensor})
         self.assertEqual(said, f'All but the state takes 17.0 GB: try {way}.')
 
     @parameterized.parameters((-1, 8, False), (8, -1, False), (-1, 4, True), (2, -1, True), (-1, 1, True))
     def test_the_mesh_that_it_names_can_be_made(self, data, fsdp, made):
         config = experiments.changed(gpt2.get_config('124m'), **{
-            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'full', 'mesh.data': data, 'mesh.fsdp': fsdp})
+            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'offload', 'mesh.data': data, 'mesh.fsdp': fsdp})
         said = plan.advice(config, meshes.make(data, fsdp), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': 2})
         self.assertEqual('mesh.tensor=2' in said, made)
         if made:

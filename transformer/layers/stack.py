@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from transformer.attention.context import Context
 from transformer.attention.kernels import residuals
@@ -32,6 +33,7 @@ from transformer.layers.residual import Admin, PreNorm, Residual
 from transformer.layers.sharding import BATCH, constrain
 from transformer.layers.universal import Depth, Own, Universal, steps
 
+INPUT = 'block_input'  # the name of the input of each block
 # What is stored of a block's forward pass; the backward pass computes the rest again (Chen et al. 2016).
 REMAT = {
     'none': jax.checkpoint_policies.everything_saveable,
@@ -39,6 +41,8 @@ REMAT = {
     'dots': jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable, residuals.kept),
     'full': jax.checkpoint_policies.nothing_saveable,
+    'offload': jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=[INPUT], offload_src='device', offload_dst='pinned_host'),
 }
 
 
@@ -88,7 +92,8 @@ class Blocks:
       scan: stacks the parameters inside the step and scans one block over them: the program does not grow with depth, but
         needs one more copy of the parameters. Worth it for deep models on accelerators, slower for small ones on a CPU.
       remat: what is stored for the backward pass: 'none' (all activations), 'dots' (the products with parameters, and the
-        outputs of attention kernels), 'full' (only the input of each block: least memory, a third more work).
+        outputs of attention kernels), 'full' (only the input of each block: a third more work), 'offload' (that in the memory
+        of the host, from where it comes back for the backward pass: least memory of an accelerator).
     """
     layers: int = 12
     heads: int = 12
@@ -237,6 +242,7 @@ class Blocks:
             return x, None if cache is None else new, aux
 
         def apply(own, x, key, factors, rate, *, layer):
+            x = checkpoint_name(x, INPUT)  # in here, as what comes from outside is stored where it is
             bare = dataclasses.replace(context, head_mask={})
             here = of_kept(dataclasses.replace(bare.of_layer(layer), head_mask=factors), kept[layer])
             x, _, aux = makers[layer](parent=None).apply({'params': own}, x, here, key=key, path_rate=rate)

@@ -1,5 +1,7 @@
+import collections
 import dataclasses
 import functools
+import re
 from unittest import mock
 
 import flax.linen as nn
@@ -28,7 +30,7 @@ from transformer.models.gpt import Gpt
 from vit.models.vit import Vit
 
 KEY = jax.random.key(0)
-CHOICES = [dict(scan=scan, remat=remat) for scan in (False, True) for remat in ('none', 'dots', 'full')]
+CHOICES = [dict(scan=scan, remat=remat) for scan in (False, True) for remat in ('none', 'dots', 'full', 'offload')]
 NAMES = {f"{choice['remat']}{'_scan' * choice['scan']}": choice for choice in CHOICES}
 # Without biases, as a key's has no gradient but rounding.
 GPT = models.build(Gpt, vocab=11, length=8, layers=3, heads=2, width=8, dropout=0.2, drop_path=0.5,
@@ -140,10 +142,11 @@ class StackTest(parameterized.TestCase):
     @parameterized.parameters(True, False)
     def test_what_is_not_kept_is_computed_again(self, scan):
         work = {remat: count(gradient(models.changed(GPT, scan=scan, remat=remat)), parameters())
-                for remat in ('none', 'dots', 'full')}
+                for remat in ('none', 'dots', 'full', 'offload')}
         forward = count(lambda p: GPT.apply({'params': p}, TOKENS, key=KEY)['hidden'], parameters())
         last = 3 * 2 * (2 * 8) * 32 * 8  # of a block, the output of the feed-forward: no gradient needs it
         self.assertEqual(work['full'] - work['none'], forward - last)
+        self.assertEqual(work['offload'], work['full'])
         attention = 3 * 2 * (2 * 2 * 8 * 8 * 8)  # layers · (scores and mixture) · 2·B·T·T·D
         self.assertEqual(work['dots'] - work['none'], attention)
 
@@ -170,8 +173,16 @@ class StackTest(parameterized.TestCase):
         self.assertLess(full, dots)
         self.assertLess(dots, none)
 
+    @parameterized.parameters(True, False)
+    def test_offload_moves_the_input_of_each_block_to_the_host_and_back(self, scan):
+        model = models.changed(GPT, scan=scan, remat='offload')
+        program = jax.jit(gradient(model)).trace(parameters()).lower(lowering_platforms=('tpu',)).as_text()
+        moves = re.findall(r'_xla_buffer_placement = "(\w+)".* -> tensor<([0-9x]*)x', program)
+        blocks = 1 if scan else 3
+        self.assertEqual(collections.Counter(moves), {('pinned_host', '2x8x8'): blocks, ('device', '2x8x8'): blocks})
+
     def test_an_unknown_choice_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "remat is 'some'; expected one of none, dots, full"):
+        with self.assertRaisesRegex(ValueError, "remat is 'some'; expected one of none, dots, full, offload"):
             models.changed(GPT, remat='some').init(KEY, TOKENS)
 
     @parameterized.parameters(
