@@ -1,65 +1,26 @@
-"""Image files: folders of classes, flat folders with a table that labels the files, and folders without labels; also in
-archives.
-
-A table is a file such as labels.csv (data/sources/tables.py) beside the images or above them. Its columns of files and of
-classes are found by their names, or named. A file is named by its path below the folder, its name, or its name without the
-ending. Where a column says which part each image belongs to, such as train or test, these are the parts of the data.
-"""
+"""Image files: folders of classes, flat folders with a table that labels the files (data/sources/image_tables.py), and folders
+without labels; also in archives."""
 
 import collections
 import dataclasses
-import hashlib
 import os
-import posixpath
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from data import fields, remote
+from data import remote
 from data.images import decoding
 from data.images.decoding import Format, Wanted
-from data.sources import archives, contents, images
+from data.sources import archives, images
 from data.sources.archives import Member
 from data.sources.files import File
+from data.sources.image_tables import LIKE_PARTS, PARTS, Labelled, Pair, Told, counted, first, left_out, mixed, of_table
 from data.sources.tables import Table
 
 _KINDS = '.csv', '.tsv', '.jsonl', '.parquet'
 _TABLES = (*_KINDS, *(f'{kind}{packed}' for kind in _KINDS[:3] for packed in ('.gz', '.zst')))
-_PARTS = ('train', 'valid', 'validation', 'val', 'dev', 'test')
-_LIKE_PARTS = {**{name: name for name in _PARTS}, 'training': 'train', 'testing': 'test', 'eval': 'valid',
-               'evaluation': 'valid'}  # in lower case
-_FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
-         'img', 'id')
-_LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
-_PART = 'split', 'part', 'partition', 'subset', 'set', 'data set', 'dataset'
 _HEADERS = 20_000  # images whose headers are read, spread evenly, before training begins
 _COLOURS = 1_000  # where all are resized, and the headers only say whether they are coloured
-_FEW = 20  # rows of a table that may all have classes of their own
-
-Pair = tuple[str | Member, str]  # an image file and the name of its class
-
-
-@dataclasses.dataclass(frozen=True)
-class Told:
-    """Where the classes are, as a config says it.
-
-    Attributes:
-      features: the columns of a table that have the file and its label; '' finds them.
-      pattern: a regular expression; the class is what its first group, or all of it, matches in a label; '': the label.
-    """
-
-    features: str = ''
-    pattern: str = ''
-
-    def class_in(self, label: str, place: str) -> str:
-        """The class that a label names. Raises ValueError, with the place, if the pattern matches nothing."""
-        if not self.pattern:
-            return label
-        if not (found := re.search(self.pattern, label)) or not (name := found[min(1, found.re.groups)]):
-            raise ValueError(f'{place} has the label {label[:80]!r}, in which data.pattern={self.pattern!r} finds no class; '
-                             'correct one of the two.')
-        return name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +91,7 @@ class Tree:
     @property
     def manifest(self) -> str:
         """The name of the table that labels the images; '' if their folders do. Raises ValueError if there are several."""
-        of_classes = len(self.tops) > 1 and 2 * len(self.nested) > len(self.images) and not self.tops <= {*_PARTS}
+        of_classes = len(self.tops) > 1 and 2 * len(self.nested) > len(self.images) and not self.tops <= {*PARTS}
         if not self.beside or of_classes:
             return ''
         if len(self.beside) > 1:
@@ -146,31 +107,6 @@ class Tree:
     @property
     def has_classes(self) -> bool:
         return bool(self.nested or self.manifest)
-
-
-@dataclasses.dataclass(frozen=True)
-class Labelled:
-    """The images of a folder with the names of their classes, in an order that mixes classes.
-
-    Attributes:
-      about: where the classes come from, if that is a table.
-      notes: what a person should know.
-      column, parts: the column of a table that says the part of each pair, and these; '' and () without one.
-    """
-
-    pairs: Sequence[Pair]
-    about: str
-    notes: Sequence[str]
-    column: str = ''
-    parts: Sequence[str] = ()
-
-    def apart(self) -> dict[str, 'Labelled']:
-        """{part: its images}; without a column of parts everything is 'train'."""
-        if not self.parts:
-            return {'train': self}
-        pairs = {name: [pair for pair, part in zip(self.pairs, self.parts) if part == name] for name in _PARTS}
-        said = {'train': (f'{self.about}, part from {self.column!r}', self.notes)}
-        return {name: Labelled(of, *said.get(name, ('', ()))) for name, of in pairs.items() if of}
 
 
 def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource:
@@ -204,16 +140,18 @@ def unlabelled(path: str, wanted: Wanted) -> images.ImageSource:
     if tree is None or not tree.images:
         what = 'holds no images' if tree else 'is no folder' + ' or archive' * os.path.exists(path)
         raise FileNotFoundError(f'{path!r} {what}; data.path must hold images.')
-    _like_parts(tree)
-    split = 'train' in tree.tops <= {*_PARTS} and len(tree.nested) == len(tree.images)
-    of = {part: [name for name in _mixed(tree.images) if name.startswith(f'{part}/')] for part in _PARTS} if split else {
-        'train': _mixed(tree.images)}
+    split = 'train' in tree.tops <= {*PARTS} and len(tree.nested) == len(tree.images)
+    of = {part: [name for name in mixed(tree.images) if name.startswith(f'{part}/')] for part in PARTS} if split else {
+        'train': mixed(tree.images)}
     found = {part: Labelled([(tree.images[name], '') for name in names], '', ()) for part, names in of.items() if names}
     form = form_of_all(found, wanted, path)
     parts = {name: images.Files([file for file, _ in one.pairs], np.full(len(one.pairs), -1, np.int32), form)
              for name, one in found.items()}
-    notes = [f'{_counted(len(tree.others), "file")} without the ending of an image {_left_out(len(tree.others))} '
-             f'({_first(tree.others)})'] if tree.others else []
+    notes = [f'{counted(len(tree.others), "file")} without the ending of an image {left_out(len(tree.others))} '
+             f'({first(tree.others)})'] if tree.others else []
+    if len(like := _like_parts(tree)) > 1 and not split:
+        notes.append(f'the folders {_some(like)} in {tree.path} are no parts of the data; these are called train, valid and '
+                     'test, and are beside each other alone')
     return images.ImageSource(parts, (), form, notes=tuple(notes))
 
 
@@ -287,13 +225,13 @@ def form_of_all(found: Mapping[str, Labelled], wanted: Wanted, path: str) -> For
 def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
     """{name of a part: its images}: of the folders train, test and so on where train has classes, or where one table labels
     the images of all; else everything is 'train'."""
-    inner = {name: tree.part(name) for name in _PARTS if name in tree.tops}
+    inner = {name: tree.part(name) for name in PARTS if name in tree.tops}
     if 'train' in inner and inner['train'].has_classes:  # a class may be called 'train'
         found = {name: _labelled(one, told) for name, one in inner.items() if one.has_classes}
         unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest}') for name in found}
         left = sorted(tree.tops - {*found})
         notes = [f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or of no '
-                 f'known name, {_left_out(len(left))}'] if left else []
+                 f'known name, {left_out(len(left))}'] if left else []
         notes += _unread(tree, unread)
     elif 'train' in inner and len(tree.tops) == len(inner):
         if not tree.manifest:
@@ -308,7 +246,10 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
         found = {name: Labelled(of, whole.about if name == 'train' else '', ()) for name, of in pairs.items()}
         notes = whole.notes
     else:
-        like = _like_parts(tree)
+        if len(like := _like_parts(tree)) > 1 and len(like) == len(tree.tops) and not tree.tops <= {*PARTS}:
+            parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
+            raise ValueError(f'The folders {_some(like)} in {tree.path} are no classes; name them {" and ".join(parts)}, as '
+                             'parts of the data are called.')
         found = _labelled(tree, told).apart()
         what = 'the folder {} in {} is a class' if len(like) == 1 else 'the folders {} in {} are classes'
         notes = [f'{what.format(_some(like), tree.path)}; parts of the data are called train, valid and test, and are beside '
@@ -317,19 +258,15 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
 
 
 def _like_parts(tree: Tree) -> list[str]:
-    """The folders whose names are like those of parts, train among them. Raises ValueError if there are no others."""
-    alike = {name: _LIKE_PARTS[name.lower()] for name in sorted(tree.tops) if name.lower() in _LIKE_PARTS}
-    if 'train' not in alike.values():
-        return []
-    if len(alike) > 1 and len(alike) == len(tree.tops) and not tree.tops <= {*_PARTS}:
-        raise ValueError(f'The folders {_some([*alike])} in {tree.path} are no classes; name them '
-                         f'{" and ".join(alike.values())}, as parts of the data are called.')
-    return [*alike]
+    """The folders whose names are like those of parts, if train is among them."""
+    alike = {name: LIKE_PARTS[name.lower()] for name in sorted(tree.tops) if name.lower() in LIKE_PARTS}
+    return [*alike] if 'train' in alike.values() else []
 
 
 def _labelled(tree: Tree, told: Told) -> Labelled:
     if name := tree.manifest:
-        return _of_table(Table(File(tree.tables[name], name)), tree, told, os.path.normpath(f'{tree.path}/{name}'))
+        return of_table(Table(File(tree.tables[name], name)), tree.images, tree.path, told,
+                        os.path.normpath(f'{tree.path}/{name}'))
     nested = tree.nested
     if not nested:
         what = 'images, but neither folders of classes nor a table' if tree.images else 'no images'
@@ -341,16 +278,16 @@ def _labelled(tree: Tree, told: Told) -> Labelled:
         notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '
                      f'{"holds" if len(empty) == 1 else "hold"} no images')
     if flat := len(tree.images) - len(nested):
-        notes.append(f'{_counted(flat, "image")} in {tree.path} itself without a folder of a class {_left_out(flat)}')
+        notes.append(f'{counted(flat, "image")} in {tree.path} itself without a folder of a class {left_out(flat)}')
     if other := [name for name in tree.others if '/' in name and name.partition('/')[0] in tops]:
-        notes.append(f'{_counted(len(other), "file")} without the ending of an image {_left_out(len(other))} ({_first(other)})')
+        notes.append(f'{counted(len(other), "file")} without the ending of an image {left_out(len(other))} ({first(other)})')
     classes = {top: told.class_in(top, f'{tree.path}/{top}') for top in tops}
-    return Labelled([(tree.images[name], classes[name.partition('/')[0]]) for name in _mixed(nested)], '', notes)
+    return Labelled([(tree.images[name], classes[name.partition('/')[0]]) for name in mixed(nested)], '', notes)
 
 
 def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
     """What a person should know of tables that label nothing."""
-    return [f'{_counted(len(tables), "table")} in {tree.path} {_left_out(len(tables))} ({_first(tables)}), as the folders are '
+    return [f'{counted(len(tables), "table")} in {tree.path} {left_out(len(tables))} ({first(tables)}), as the folders are '
             'the classes; set data.path to a table to read it'] if tables else []
 
 
@@ -361,129 +298,12 @@ def _of_table_file(path: str, told: Told) -> Labelled:
                          'images; set data.path to one.')
     file = File(path, os.path.basename(path))
     tree, name = Tree.of(os.path.dirname(os.path.abspath(path))), file.name.partition('.')[0]
-    return _of_table(Table(file), tree.below(name) if name in tree.tops else tree, told, path)
-
-
-def _of_table(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
-    """The images that a table labels.
-
-    Raises ValueError for a row that names no image, an image of two classes, or classes that are nearly all different.
-    """
-    try:
-        return _labelled_by(table, tree, told, path)
-    except ValueError as error:  # a table of an archive is read from the cache
-        said = str(error).replace(table.file.path, path).replace(contents.ANOTHER, 'convert the file to UTF-8')
-        raise ValueError(said) from error
-
-
-def _labelled_by(table: Table, tree: Tree, told: Told, path: str) -> Labelled:
-    first = next(table.rows(), ('', ()))[1]
-    if not table.names and _column(first, _FILE) >= 0 and _column(first, _LABEL) >= 0:
-        table = dataclasses.replace(table, header='true')
-    columns = _columns(table, told.features, path)
-    find, labels, parts = _finder(tree), {}, {}
-    of_part = _column(table.names, _PART)
-    for row in table.rows():
-        place, cells = row[0], table.cells(row, columns, 'data.features')
-        if isinstance(cells[1], list | tuple | dict | np.ndarray):
-            raise ValueError(f'{place} has the class {str(cells[1])[:40]!r}; expected one class, a word or a number.')
-        cell, label = (str(cell).strip() for cell in cells)
-        if not (name := find(cell)):
-            raise ValueError(f'{place} names {cell[:80]!r}, which is none of the {len(tree.images):,} images in {tree.path}, '
-                             'or several; correct the line or take it out, or set data.features to the columns FILE,LABEL.')
-        label = told.class_in(label, place)
-        if labels.setdefault(name, label) != label:
-            raise ValueError(f'{place} gives {cell[:80]!r} the class {label[:40]!r}, and a line before it '
-                             f'{labels[name][:40]!r}; take one of them out.')
-        if of_part >= 0:
-            said = row[1][of_part] if of_part < len(row[1]) else ''
-            parts[name] = _LIKE_PARTS.get(str(said).strip().lower(), '')
-    if not labels:
-        raise ValueError(f'{path} has no rows; expected a file and its class in each.')
-    if len(labels) > _FEW and len({*labels.values()}) > (0.9 if told.features else 0.5) * len(labels):
-        raise ValueError(f'{path} has {len({*labels.values()}):,} different classes for {len(labels):,} images; set '
-                         "data.features to the columns of the file and of its class, such as 'file,label'.")
-    unnamed = [name for name in tree.images if name not in labels]
-    notes = []
-    if unnamed:
-        notes.append(f'{_counted(len(unnamed), "image")} without a row in {path} {_left_out(len(unnamed))} ({_first(unnamed)})')
-    file, label = (repr(table.names[column]) if table.names else f'column {column + 1}' for column in columns)
-    about = f'file from {file} and class from {label} of {path}'
-    order = _mixed(labels)
-    split = of_part >= 0 and all(parts.values()) and 'train' in parts.values()
-    return Labelled([(tree.images[name], labels[name]) for name in order], about, notes,
-                    *((table.names[of_part], [parts[name] for name in order]) if split else ()))
-
-
-def _columns(table: Table, features: str, path: str) -> tuple[int, int]:
-    """The columns of files and of classes."""
-    if features:
-        wanted = fields.columns('features', features)
-        if len(wanted) != 2:
-            raise ValueError(f"data.features={features!r} names {len(wanted)} column(s); expected two, such as 'file,label'.")
-        return tuple(table.column(one, 'data.features') for one in wanted)
-    file, label = (_column(table.names, known) for known in (_FILE, _LABEL))
-    if file >= 0 and label >= 0:
-        return file, label
-    if table.width == 2:
-        return (file, 1 - file) if file >= 0 else (1 - label, label) if label >= 0 else (0, 1)
-    have = ', '.join(map(repr, table.names)) or f'{table.width} columns without names'
-    raise ValueError(f'{path} has {have}, which leaves open which are the file and its class; set data.features to both, such '
-                     "as 'file,label' or '1,3'.")
-
-
-def _column(names: Sequence[str], known: Sequence[str]) -> int:
-    """The index of the name that comes first in `known`; -1 without one."""
-    lower = [str(name).strip().lower() for name in names]
-    return next((lower.index(name) for name in known if name in lower), -1)
-
-
-def _finder(tree: Tree):
-    """A function from what a table calls an image to its name in the tree; '' for none or several, or one outside of it."""
-    short = collections.defaultdict(set)
-    for name in tree.images:
-        base = name.rpartition('/')[2]
-        for key in {base, os.path.splitext(base)[0], os.path.splitext(name)[0]}:
-            short[key].add(name)
-
-    def find(cell: str) -> str:
-        name = cell.replace('\\', '/').removeprefix('./')
-        if '..' in name.split('/'):
-            name = posixpath.relpath(posixpath.join(tree.path, name), tree.path)
-            if name.startswith('../'):
-                return ''
-        if name in tree.images:
-            return name
-        for key in (name, name.rpartition('/')[2]):
-            if len(short.get(key, ())) == 1:
-                found = next(iter(short[key]))
-                # Where a folder is named, the file lies in it; the path may begin above the folder of the images.
-                if '/' not in name or f'/{name}'.endswith((f'/{found}', f'/{os.path.splitext(found)[0]}')):
-                    return found
-        return ''
-
-    return find
-
-
-def _mixed(names: Iterator[str]) -> list[str]:
-    """In the order of a hash of the names."""
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode('utf-8', 'surrogateescape')).digest())
+    tree = tree.below(name) if name in tree.tops else tree
+    return of_table(Table(file), tree.images, tree.path, told, path)
 
 
 def _in_order(label: str) -> tuple:
     return (0, int(label), label) if label.isdecimal() and len(label) < 19 else (1, 0, label)
-
-
-def _counted(number: int, what: str) -> str:
-    return f'{number:,} {what}{"s" * (number != 1)}'
-
-
-def _left_out(number: int) -> str:
-    return 'is left out' if number == 1 else 'are left out'
-
-
-def _first(names: Collection[str]) -> str:
-    return min(names) + ', ..' * (len(names) > 1)
 
 
 def _some(names: Sequence[str]) -> str:

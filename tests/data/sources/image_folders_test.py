@@ -14,7 +14,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from data.images.labelled import Images
-from data.sources import image_folders
+from data.sources import image_folders, image_tables
 
 ROWS = [(f'{number}.png', ('cat', 'dog')[number % 2]) for number in range(12)]
 
@@ -193,6 +193,7 @@ class ImageFoldersTest(parameterized.TestCase):
         opened = self.opened()
         self.assertLen(self.labels(opened, 'train'), count)
         self.assertNotIn('part from', opened.describe())
+        self.assertEqual('the column' in opened.describe(), 'train' in values)
 
     def test_several_labels_of_an_image(self):
         self.write(*(name for name, _ in ROWS))
@@ -206,7 +207,7 @@ class ImageFoldersTest(parameterized.TestCase):
             self.opened(features='file')
         with self.assertRaisesRegex(ValueError, "data.features names the column 'size', which .*labels.csv does not have"):
             self.opened(features='file,size')
-        with mock.patch.object(image_folders, '_FEW', 11):
+        with mock.patch.object(image_tables, '_FEW', 11):
             self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{number}\n' for number, (name, _) in enumerate(ROWS)))
             with self.assertRaisesRegex(ValueError, '12 different classes for 12 images; set data.features'):
                 self.opened(features='file,label')
@@ -268,13 +269,18 @@ class ImageFoldersTest(parameterized.TestCase):
         self.write('Training/cat/0.png', 'Training/dog/1.png', 'Testing/cat/2.png', 'Testing/dog/3.png')
         with self.assertRaisesRegex(ValueError, "folders 'Testing', 'Training' in .* are no classes; name them test and train"):
             self.opened()
-        with self.assertRaisesRegex(ValueError, "folders 'Testing', 'Training' in .* are no classes"):
-            self.opened(source='unlabelled')
+        opened = self.opened(source='unlabelled')
+        self.assertLen(self.pixels(opened.evaluation('train', 4)), 4)
+        self.assertRegex(opened.describe(), r"CAUTION: the folders 'Testing', 'Training' in .* are no parts of the data; these")
         self.write('bird/4.png')
         opened = self.opened()
         self.assertEqual(opened.classes, ('Testing', 'Training', 'bird'))
         self.assertRegex(opened.describe(), r"CAUTION: the folders 'Testing', 'Training' in .* are classes; parts of")
-        self.folder /= 'alone'
+        self.folder = self.folder.parent / 'several'
+        self.write('Training/cat/0.png', 'eval/cat/1.png', 'evaluation/cat/2.png')
+        with self.assertRaisesRegex(ValueError, 'are no classes; name them train and valid, as parts'):
+            self.opened()
+        self.folder = self.folder.parent / 'alone'
         self.write('Training/cat/0.png', 'Training/dog/1.png')
         self.assertRegex(self.opened().describe(), r"CAUTION: the folder 'Training' in .* is a class; .*there is one class")
 
