@@ -163,8 +163,8 @@ class Run:
         kinds, wanted = ('f', 'floats') if name == 'image' else ('iub', 'integers')
         values = f' from {array.min()} to {array.max()}' if array.size and array.dtype.kind in 'iubf' else ''
         outside = limited and array.size and values and not 0 <= array.min() <= array.max() <= most
-        wanted += f' {_AXES[name]}{", each 1 or more" if name == "image" else ""}'
         empty = name == 'image' and not array.size
+        wanted += f' {_AXES[name]}{", each axis 1 or more" if empty else ""}'
         if array.ndim != _RANKS[name] or array.dtype.kind not in kinds or empty or outside:
             raise ValueError(f'{what} are {array.dtype} {list(array.shape)}{values}; expected {wanted}'
                              f'{f" from 0 to {most}" if most < np.inf else " from 0" if limited else ""}.')

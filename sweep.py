@@ -41,7 +41,7 @@ if __name__ == '__main__':
 import train
 from data import remote
 from display import progress
-from training import storage, workdir
+from training import storage
 from training.config.resolve import did_you_mean
 from training.host.signals import Stop
 from training.report import sweeps
@@ -146,7 +146,8 @@ def run(sweep, config, given, folder, name, *, only=None, processes=1):
 
 def say_steps(folder, asked):
     """Says on stderr if a point that was finished before has another number of steps."""
-    if workdir.is_run(folder) and (steps := workdir.load_config(folder).train.steps) != asked:
+    saved = [int(one.name) for one in (folder / 'checkpoints').glob('[0-9]*') if one.name.isdecimal()]
+    if saved and (steps := max(saved)) != asked:
         print(f'sweep.py: {folder.name} was trained for {steps:,} steps, and {asked:,} are asked for now; its row is of '
               f'{steps:,}.', file=sys.stderr, flush=True)
 

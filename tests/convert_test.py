@@ -776,6 +776,23 @@ class FolderTest(recorded.TestCase):
         self.assert_refused('is no .npz file', f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
         self.assertFalse(out.exists())
 
+    def test_images_of_other_channels(self):
+        workdir, given, out = self.folder / 'run', self.folder / 'in.npz', self.folder / 'out.npz'
+        self.convert(f'--from_hf={self.hugging_face("vit")}', f'--workdir={workdir}')
+        self.assert_refused('no file .*in.npz.*; give --verify an .npz file with pixel_values', f'--workdir={workdir}',
+                            f'--verify={given}', f'--out={out}')
+        np.savez(given, pixel_values=np.zeros((2, 4, 8, 8), np.float32))
+        self.assert_refused(r'has pixel_values \[2, 4, 8, 8\], and this model takes 3 channels; give \[images, channels',
+                            f'--workdir={workdir}', f'--verify={given}', f'--out={out}')
+
+    @pytest.mark.slow
+    @parameterized.parameters('quick_gelu', 'leaky_relu')
+    def test_activations_have_their_names_there(self, name):
+        folder, back = self.hugging_face('vit', hidden_act=name), self.folder / 'back'
+        self.convert(f'--from_hf={folder}', f'--workdir={self.folder / "run"}')
+        self.convert(f'--workdir={self.folder / "run"}', f'--to_hf={back}')
+        self.assertEqual(json.loads((back / 'config.json').read_text())['hidden_act'], name)
+
     @parameterized.parameters('gpt2_classes', 'bart_classes')
     def test_the_last_token_cannot_be_told_from_padding(self, name):
         workdir, given, out = self.folder / 'run', self.folder / 'in.npz', self.folder / 'out.npz'

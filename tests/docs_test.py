@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 
 import convert
 from benchmarks import plans
+from configs import davit_fashion_mnist
 from data.noise.masking import Masking
 from data.seq2seq.parallel import Parallel
 from data.text.choices import Choices
@@ -135,6 +136,15 @@ class DocsTest(parameterized.TestCase):
                 found = min(((family, family.formed(model, convert.FREE)) for family in convert.FAMILIES
                              if family.model == config.model.name), key=lambda one: one[1].distance)
                 self.assertEqual((found[0].kind, found[1].misfits), (names[family], []), f'{name}:{variant}')
+
+    def test_a_davit_goes_out_to_timm_with_the_stem_that_it_says(self):
+        self.assertIn("goes out with\n  `--config.model.stem='Convolutions()'`", DOCS['hugging_face.md'])
+        config = davit_fashion_mnist.get_config().unlock()
+        families = [one for one in convert.FAMILIES if one.kind == 'timm_davit']
+        for stem, fits in ((config.model.stem, False), ('Convolutions()', True)):
+            config.model.stem = stem
+            model = resolve.construct(config.model, extra={'classes': 10, 'dtype': 'float32', 'parameter_dtype': 'float32'})
+            self.assertEqual(any(not one.formed(model, convert.FREE).misfits for one in families), fits)
 
     def test_the_table_of_plans_is_that_of_their_lines(self):
         found = plans.read()

@@ -25,6 +25,7 @@ from display import figures
 from tests import experiments
 from tests.train_test import at
 from training import run as runs
+from training import workdir
 from training.report.sweeps import Estimate, Sweep
 from transformer.attention.positions.rotary import Rotary
 
@@ -248,6 +249,10 @@ class SweepTest(SweepCase):
         self.assertEqual((again.code, again.out), (0, done.out))
         self.assertEqual(again.err, f'sweep.py: one was trained for {steps} steps, and {steps - 1} are asked for now; its row '
                                     f'is of {steps}.\n')
+        config = workdir.load_config(self.folder / 'sweep' / 'one')
+        workdir.save_config(self.folder / 'sweep' / 'one', experiments.changed(config, **{'train.steps': steps + 3}))
+        again = self.sweep(**run)  # more steps were begun, and are not asked for any more
+        self.assertEqual((again.code, again.err), (0, ''))
 
     @pytest.mark.slow
     def test_points_are_trained_continued_and_tabulated(self):

@@ -1,5 +1,6 @@
 """Settings of the process, applied once before the first computation; memory checks and profiles."""
 
+import contextlib
 import math
 import os
 import pathlib
@@ -20,8 +21,10 @@ def cores():
 
 def threads():
     """How many threads XLA gives a CPU at most: the cores, or fewer if PJRT_NPROC or NPROC says so."""
-    said = (os.environ.get(name, '') for name in ('PJRT_NPROC', 'NPROC'))
-    return min([cores(), *(int(number) for number in said if number.isdecimal() and int(number))][:2])
+    for name in ('PJRT_NPROC', 'NPROC'):
+        with contextlib.suppress(ValueError):
+            return max(1, min(cores(), int(os.environ.get(name, ''))))
+    return cores()
 
 
 def processor():

@@ -35,6 +35,9 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
         raise ValueError(f'--out={out} is the file of --verify; give it another name.')
     arrays = arrays_of(given, family.limits(snapshot.model))
     require_fit(arrays, family, snapshot.model, given)
+    if 'pixel_values' in arrays and (pixels := arrays['pixel_values'].shape)[1] != (channels := _channels(snapshot)):
+        raise ValueError(f'{given} has pixel_values {list(pixels)}, and this model takes {channels} channels; give [images, '
+                         'channels, height, width].')
     with progress.waiting('running the model'):
         found = jax.block_until_ready(snapshot.apply(**inputs_of(family, snapshot.model, arrays, snapshot.run.task.start)))
     wide = lambda x: np.asarray(x, jnp.promote_types(x.dtype, jnp.float32))  # .npz files know no bfloat16
@@ -47,6 +50,10 @@ def verify(snapshot: Any, family: Family, given: pathlib.Path, out: pathlib.Path
     finally:
         temporary.unlink(missing_ok=True)
     return f'{out}: ' + ', '.join(f'{name} {list(x.shape)}' for name, x in named.items())
+
+
+def _channels(snapshot):
+    return snapshot.data.shapes['image'][0][-1]
 
 
 def inputs_of(family: Family, model: Any, arrays: Mapping[str, np.ndarray], start: int = -1) -> dict:
@@ -105,7 +112,7 @@ def require_fit(arrays: Mapping[str, np.ndarray], family: Family, model: Any, pa
 def arrays_of(path: pathlib.Path, known: Collection[str]) -> dict[str, np.ndarray]:
     """{name: array} of an .npz file. Raises ValueError for names that are not `known`, and for more than 1 GB."""
     if not path.is_file():
-        raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with input_ids.')
+        raise ValueError(f'There is no file {str(path)!r}; give --verify an .npz file with {next(iter(known))}.')
     try:
         with zipfile.ZipFile(path) as members:
             found = members.infolist()

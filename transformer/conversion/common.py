@@ -10,14 +10,14 @@ import numpy as np
 from transformer.attention.positions.absolute import Learned
 from transformer.conversion.fields import Fields, head
 from transformer.conversion.tables import Family, Row
-from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu
+from transformer.layers.activations import Gelu, GeluTanh, LeakyRelu, QuickGelu, Relu, Silu
 from transformer.layers.heads import (
     Classes,
     Span,
 )
 
 ACTIVATIONS = {'gelu_new': GeluTanh(), 'gelu_pytorch_tanh': GeluTanh(), 'gelu_fast': GeluTanh(), 'gelu': Gelu(),
-               'relu': Relu(), 'silu': Silu(), 'swish': Silu()}
+               'relu': Relu(), 'silu': Silu(), 'swish': Silu(), 'quick_gelu': QuickGelu(), 'leaky_relu': LeakyRelu(slope=0.01)}
 STACKS = 'encoder.', 'decoder.'  # beginnings of the paths of fields of both stacks
 TOKENS = {'inputs': ((1, 1), 'int32')}
 PAIRS = TOKENS | {'decoder_inputs': ((1, 1), 'int32')}

@@ -91,6 +91,23 @@ class Silu(Activation):
 
 
 @dataclasses.dataclass(frozen=True)
+class QuickGelu(Activation):
+    """x·sigmoid(1.702·x), an approximation of `Gelu` (Hendrycks and Gimpel 2016, section 2), as in CLIP."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x * jax.nn.sigmoid(1.702 * x)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakyRelu(Activation):
+    """max(0, x) + slope·min(0, x) (Maas et al. 2013); 0.2 is the slope of discriminators (Radford et al. 2016, section 3)."""
+    slope: float = 0.2
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.leaky_relu(x, self.slope)
+
+
+@dataclasses.dataclass(frozen=True)
 class Tanh(Activation):
     """tanh x."""
 

@@ -182,8 +182,8 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
             *(['blue patches have negative weights'] if signed else []),
             *(['the padding of windows has the rest of the weights'] if padded else []),
             *([pictures.ENTROPY] if sure else []),
-            *(['panels without one are of layers that do not weigh patches, such as attention between channels, and show what '
-               'all patches take of each'] if sure and apart else []), *pictures.even(found)]
+            *(['panels without one are of layers whose weights are no shares of the patches, such as attention between '
+               'channels'] if sure and apart else []), *pictures.even(found)]
     return figures.explain(figure, title or f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
 
 

@@ -22,6 +22,7 @@ from vit.explain import attention
 SUFFIXES = ('.png', '.apng', '.jpg', '.jpeg', '.jpe', '.jfif', '.mpo', '.jp2', '.j2k', '.bmp', '.gif', '.webp', '.avif', '.ppm',
             '.pgm', '.pbm', '.pnm', '.tif', '.tiff')
 _NAMED = *SUFFIXES, '.heic', '.heif', '.jxl', '.svg'  # also images that are not read
+_TARS = '.tar', '.tar.gz', '.tgz', '.tar.bz2', '.tar.xz', '.tar.zst'
 LIKELIEST = 5  # classes that are shown of an image
 _KEPT = 256 << 20  # bytes of images that are not decoded again after all were checked
 
@@ -39,8 +40,8 @@ class ImageReader(Reader):
             return _files(name)
         if name.lower().endswith(_NAMED):
             return [os.path.expanduser(name)]  # whatever it is, `SeenImages.read` says it
-        if zipfile.is_zipfile(io.BytesIO(content)):
-            raise ValueError(f'{name} is a zip archive; unpack it, and give the folder of its images.')
+        if name.lower().endswith(_TARS) or zipfile.is_zipfile(io.BytesIO(content)):
+            raise ValueError(f'{"Stdin" if name == "-" else name} is an archive; unpack it, and give the folder of its images.')
         if not is_image(content):
             listed = text_lines(content, name, 'an image, or the path of one per line')
             return [path for line in listed if line.strip() for path in _files(line)]
@@ -52,12 +53,12 @@ class ImageReader(Reader):
         """Yields (some of the paths, their images [B, height, width, C], for each path its entries of the JSON on how it is
         read); the last image fills up the last batch, so that there is one program for all. All are read before the first
         batch, so that a corrupt one is refused before any output."""
-        kept, used, notes = {}, 0, {}
+        kept, used, notes, given = {}, 0, {}, os.path.expanduser(name)
         for number, path in enumerate(lines, 1):
             try:
                 image, note = data.seen(path)
             except (ValueError, FileNotFoundError) as error:
-                listed = len(lines) > 1 or path != os.path.expanduser(name)
+                listed = len(lines) > 1 or (os.path.isfile(given) and path != given)
                 raise ValueError(f'Image {number} of {name}: {error}' if listed else str(error)) from None
             notes[path] = {'note': note} if note else {}
             if used < _KEPT:

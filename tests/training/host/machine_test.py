@@ -40,6 +40,7 @@ class PrepareTest(parameterized.TestCase):
     def test_programs_of_so_many_threads_have_a_cache_of_their_own(self):
         caches = {}
         for cores, said in ((1, {}), (2, {}), (2, {'NPROC': '1'}), (2, {'PJRT_NPROC': '1', 'NPROC': '2'}), (2, {'NPROC': '8'}),
+                            (2, {'NPROC': '0'}), (2, {'NPROC': '+1'}), (2, {'NPROC': '-3'}),
                             (2, {'NPROC': ''}), (2, {'NPROC': 'all'})):  # XLA ignores the last two
             with mock.patch.dict('os.environ', {'HEED_CACHE': '/somewhere'}), \
                     mock.patch.object(os, 'sched_getaffinity', lambda _, cores=cores: {*range(cores)}):
@@ -48,7 +49,8 @@ class PrepareTest(parameterized.TestCase):
                 os.environ.update(said)
                 machine.prepare(ml_collections.ConfigDict({'allocator': False}))
                 caches.setdefault(jax.config.jax_compilation_cache_dir, []).append((cores, *said.values()))
-        self.assertEqual(list(caches.values()), [[(1,), (2, '1'), (2, '1', '2')], [(2,), (2, '8'), (2, ''), (2, 'all')]])
+        self.assertEqual(list(caches.values()), [
+            [(1,), (2, '1'), (2, '1', '2'), (2, '0'), (2, '+1'), (2, '-3')], [(2,), (2, '8'), (2, ''), (2, 'all')]])
 
     def test_float64_takes_the_64_bit_types_of_jax_and_other_types_do_not(self):
         prepare = lambda dtype: machine.prepare(ml_collections.ConfigDict({'allocator': False, 'dtype': dtype}))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from transformer.layers.activations import Gelu, GeluTanh, Relu, Silu, Tanh, activated, gelu
+from transformer.layers.activations import Gelu, GeluTanh, LeakyRelu, QuickGelu, Relu, Silu, Tanh, activated, gelu
 
 POINTS = np.linspace(-8, 8, 401)
 
@@ -24,9 +24,11 @@ class ActivationsTest(parameterized.TestCase):
         np.testing.assert_allclose(GeluTanh()(points), 0.5 * POINTS * (1 + np.tanh(inner)), rtol=1e-6, atol=2e-6)
         np.testing.assert_array_equal(Relu()(points), np.maximum(np.float32(POINTS), 0))
         np.testing.assert_allclose(Silu()(points), POINTS / (1 + np.exp(-POINTS)), atol=2e-6)
+        np.testing.assert_allclose(QuickGelu()(points), POINTS / (1 + np.exp(-1.702 * POINTS)), atol=2e-6)
+        np.testing.assert_allclose(LeakyRelu(0.1)(points), np.where(POINTS < 0, 0.1 * POINTS, POINTS), rtol=1e-6)
         self.assertGreater(float(jnp.abs(GeluTanh()(points) - Gelu()(points)).max()), 1e-4)
 
-    @parameterized.parameters(Gelu(), GeluTanh(), Relu(), Silu(), Tanh())
+    @parameterized.parameters(Gelu(), GeluTanh(), Relu(), Silu(), QuickGelu(), LeakyRelu(), Tanh())
     def test_what_the_gradient_stores(self, activation):
         x = jnp.linspace(-3, 3, 64, dtype=jnp.bfloat16)
         y, backward = jax.vjp(lambda x: activated(activation, x), x)

@@ -49,8 +49,8 @@ class AttentionTest(parameterized.TestCase):
     def test_layers_without_weights_of_patches_are_explained(self):
         weights, found = pictures_test.drawn(2, 1, 4)
         for one, known in (found[0], False), (found[1], True):
-            self.assertEqual('panels without one' in figures.caption_of(pictures.attention(
-                weights, None, np.zeros((2, 2, 1)), found, patch=1)), known)
+            said = figures.caption_of(pictures.attention(weights, None, np.zeros((2, 2, 1)), found, patch=1))
+            self.assertEqual('panels without one are of layers whose weights are no shares of the patches' in said, known)
             one |= {'entropy': None}
 
 

@@ -55,12 +55,20 @@ class FilesTest(absltest.TestCase):
         path = self.folder / 'photos.zip'
         with zipfile.ZipFile(path, 'w') as archive:
             archive.writestr('1.png', b'')
-        with self.assertRaisesRegex(ValueError, 'photos.zip is a zip archive; unpack it, and give the folder of its images.$'):
+        with self.assertRaisesRegex(ValueError, 'photos.zip is an archive; unpack it, and give the folder of its images.$'):
             images.ImageClass().lines(path.read_bytes(), str(path))
+        with self.assertRaisesRegex(ValueError, '^Stdin is an archive; unpack'):
+            images.ImageClass().lines(path.read_bytes(), '-')
+        with self.assertRaisesRegex(ValueError, '^photos.tar.zst is an archive; unpack'):
+            images.ImageClass().lines(b'\x28\xb5', 'photos.tar.zst')
 
     def test_a_listed_file_that_is_missing_is_named_with_its_list(self):
         data = types.SimpleNamespace(seen=mock.Mock(side_effect=FileNotFoundError("'none.png' does not exist")))
-        for name, message in ('list.txt', "^Image 1 of list.txt: 'none.png' does"), ('none.png', "^'none.png' does"):
+        listed = self.folder / 'list.txt'
+        listed.write_text('none.png')
+        alone = "^'none.png' does"
+        for name, message in (str(listed), "^Image 1 of .*list.txt: 'none.png' does"), *(
+                (name, alone) for name in ('none.png', '-', 'the inputs')):
             with self.assertRaisesRegex(ValueError, message):
                 next(images.ImageClass().read(data, ['none.png'], name))
 
