@@ -338,7 +338,7 @@ def lines(plan):
            f'microbatches, {si(plan["parameters"], "")} parameters')
     yield 'memory of a chip: ' + ', '.join(f'{key} {size:.2f} GB' for key, size in memory.items())
     if 'host_gb' in plan:
-        yield f'memory of the host for each chip: {plan["host_gb"]:.2f} GB, which no bound below counts the way to and from'
+        yield f'memory of the host for each chip: {plan["host_gb"]:.2f} GB of activations; no bound below counts their way'
     for row in plan.get('largest', []):
         yield f'  {row["gb"]:7.3f} GB  {row["of"]}'
     if not plan['fits']:
