@@ -159,8 +159,8 @@ def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, fo
     else:
         read = read_out(rollout, front)
         _overlay(second, image, read - read.min(), finest)  # every patch has a positive weight in a rollout
-        second.set_title('attention rollout, all layers', fontsize=9 * larger)
-        second.set_xlabel('weight above the lowest', fontsize=8 * larger)
+        second.set_title('attention rollout,\nall layers', fontsize=9 * larger)
+        second.set_xlabel('weight above\nthe lowest', fontsize=8 * larger)
     signed = any((weights < 0).any() for weights in layers.values())
     grid = heads.subplots(rows, columns, squeeze=False)
     for axes_of_layer, one in zip(grid, found):

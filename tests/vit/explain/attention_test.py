@@ -46,6 +46,17 @@ class AttentionTest(parameterized.TestCase):
         self.assertLen([axes for axes in figure.axes if len(axes.images) == 2], 1)
         self.assertNotIn('entropy', figures.caption_of(figure))
 
+    def test_what_is_said_beside_many_layers_is_inside_of_the_figure(self):
+        weights, found = pictures_test.drawn(9, 6, 4)
+        figure = pictures.attention(weights, np.full((4, 4), 0.25), np.zeros((28, 28, 1)), found, patch=14)
+        figure.canvas.draw()
+        beside = [text for axes in figure.axes for text in (axes.title, axes.xaxis.label) if text.get_text()]
+        self.assertTrue(any('rollout' in text.get_text() for text in beside))
+        for text in beside:
+            place = text.get_window_extent()
+            self.assertGreaterEqual(place.x0, 0, text.get_text())
+            self.assertLessEqual(place.x1, figure.bbox.width, text.get_text())
+
     def test_layers_without_weights_of_patches_are_explained(self):
         weights, found = pictures_test.drawn(2, 1, 4)
         for one, known in (found[0], False), (found[1], True):
