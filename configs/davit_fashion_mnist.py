@@ -7,7 +7,10 @@ with drop path.
 
 821,770 parameters, 0.37 GFLOP an image in training; 30 epochs with Muon are 614 TFLOP. The widths are multiples of 16, as many
 numbers as a vector of a CPU holds: with 50 and 100 features in 5 and 10 heads, and 0.89M parameters, a step takes 1.6 times as
-long on a core of a Xeon. Not yet run to its end; the aim is 94.0 % of the held-out images.
+long on a core of a Xeon.
+
+After 10 of the epochs (--config.train.steps=4300 --config.dtype=mixed, 6,853 seconds of a core of that Xeon, family 6 model 207
+with AMX, beside other work) it gets 93.3 % of the held-out images right, where the aim was 94.0. The 30 have not been run.
 """
 
 from configs import base
