@@ -1,7 +1,8 @@
 """The tokenizer.json of bytes, characters, words and pieces: a tokenizer of the Hugging Face library that gives the same ids.
 
-Only the signs of special tokens in a text differ: there they are these tokens, and here they are text. transformers takes them
-as text too if its setting split_special_tokens is true.
+Two things differ. The signs of special tokens in a text are these tokens there, and text here; transformers takes them as text
+too if its setting split_special_tokens is true. And where the same pieces of a unigram model give a text in two orders, as they
+do runs of spaces, both are as likely, and rounding decides: SentencePiece adds in float32, the Hugging Face library in float64.
 """
 
 import dataclasses
