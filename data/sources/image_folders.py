@@ -11,10 +11,10 @@ import numpy as np
 from data import remote
 from data.images import decoding
 from data.images.decoding import Format, Wanted
-from data.sources import archives, images
+from data.sources import archives, image_tables, images
 from data.sources.archives import Member
 from data.sources.files import File
-from data.sources.image_tables import LIKE_PARTS, PARTS, Labelled, Pair, Told, counted, first, left_out, mixed, of_table
+from data.sources.image_tables import LIKE_PARTS, PARTS, Labelled, Pair, Told, counted, first, left_out, mixed
 from data.sources.tables import Table
 
 _KINDS = '.csv', '.tsv', '.jsonl', '.parquet'
@@ -227,9 +227,15 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
     the images of all; else everything is 'train'."""
     inner = {name: tree.part(name) for name in PARTS if name in tree.tops}
     if 'train' in inner and inner['train'].has_classes:  # a class may be called 'train'
-        found = {name: _labelled(one, told) for name, one in inner.items() if one.has_classes}
-        unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest}') for name in found}
-        left = sorted(tree.tops - {*found})
+        read = [name for name, one in inner.items() if one.has_classes]
+        found, training = {}, None
+        for name in read:
+            one = _labelled(inner[name], told, training)
+            training = training or one
+            for part, of in (one.apart() if one.parts else {name: one}).items():  # a column says more than the folder
+                found[part] = found[part].with_more(of) if part in found else of
+        unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest}') for name in read}
+        left = sorted(tree.tops - {*read})
         notes = [f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or of no '
                  f'known name, {left_out(len(left))}'] if left else []
         notes += _unread(tree, unread)
@@ -243,8 +249,9 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
         if not pairs['train']:
             raise ValueError(f'{tree.path}/{tree.manifest} labels no image of the folder train; add its images, or set '
                              'data.path to a folder with classes.')
-        found = {name: Labelled(of, whole.about if name == 'train' else '', ()) for name, of in pairs.items()}
-        notes = whole.notes
+        found = whole.apart() if whole.parts else {
+            name: Labelled(of, *((whole.about, whole.notes) if name == 'train' else ('', ()))) for name, of in pairs.items()}
+        notes = []
     else:
         if len(like := _like_parts(tree)) > 1 and len(like) == len(tree.tops) and not tree.tops <= {*PARTS}:
             parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
@@ -263,17 +270,22 @@ def _like_parts(tree: Tree) -> list[str]:
     return [*alike] if 'train' in alike.values() else []
 
 
-def _labelled(tree: Tree, told: Told) -> Labelled:
+def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Labelled:
     if name := tree.manifest:
-        return of_table(Table(File(tree.tables[name], name)), tree.images, tree.path, told,
-                        os.path.normpath(f'{tree.path}/{name}'))
+        return image_tables.of_table(Table(File(tree.tables[name], name)), tree.images, tree.path, told,
+                                     os.path.normpath(f'{tree.path}/{name}'), training)
     nested = tree.nested
     if not nested:
         what = 'images, but neither folders of classes nor a table' if tree.images else 'no images'
         more = "; a task that needs no classes reads them with data.source='unlabelled'" if tree.images else ''
         raise FileNotFoundError(f'{tree.path!r} holds {what}; expected one folder of image files a class, or images and a '
                                 f"table such as labels.csv with the columns 'file' and 'label'{more}.")
-    tops, notes = tree.tops, _unread(tree, tree.beside)
+    tops = tree.tops
+    for name in tree.beside:
+        if said := _contradiction(tree, name):
+            raise ValueError(f'The folders {_some(sorted(tops))} in {tree.path} would be the classes, but by {name} {said}; '
+                             f'set data.path to {tree.path}/{name} to read it, or take it away.')
+    notes = _unread(tree, [name for name in tree.tables if name in tree.beside or name.partition('/')[0] not in tops])
     if empty := sorted({name.partition('/')[0] for name in tree.folders} - tops):
         notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '
                      f'{"holds" if len(empty) == 1 else "hold"} no images')
@@ -283,6 +295,13 @@ def _labelled(tree: Tree, told: Told) -> Labelled:
         notes.append(f'{counted(len(other), "file")} without the ending of an image {left_out(len(other))} ({first(other)})')
     classes = {top: told.class_in(top, f'{tree.path}/{top}') for top in tops}
     return Labelled([(tree.images[name], classes[name.partition('/')[0]]) for name in mixed(nested)], '', notes)
+
+
+def _contradiction(tree: Tree, name: str) -> str:
+    try:
+        return image_tables.contradiction(Table(File(tree.tables[name], name)), tree.images)
+    except ValueError:  # it cannot be read, and need not
+        return ''
 
 
 def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
@@ -297,9 +316,11 @@ def _of_table_file(path: str, told: Told) -> Labelled:
         raise ValueError(f'{path} is no folder, archive ({", ".join(archives.ENDINGS)}) or table ({", ".join(_KINDS)}) of '
                          'images; set data.path to one.')
     file = File(path, os.path.basename(path))
-    tree, name = Tree.of(os.path.dirname(os.path.abspath(path))), file.name.partition('.')[0]
+    folder, name = os.path.dirname(os.path.abspath(path)), file.name.partition('.')[0]
+    tree = Tree.of(folder)
+    tree = tree if tree.images else Tree.of(os.path.dirname(folder))  # as annotations/labels.csv beside images/
     tree = tree.below(name) if name in tree.tops else tree
-    return of_table(Table(file), tree.images, tree.path, told, path)
+    return image_tables.of_table(Table(file), tree.images, tree.path, told, path)
 
 
 def _in_order(label: str) -> tuple:

@@ -1,24 +1,27 @@
 """Tables that label the files of images.
 
 A table is a file such as labels.csv (data/sources/tables.py) beside the images or above them. Its columns of files and of
-classes are found by their names, or named. A file is named by its path below the folder, its name, or its name without the
-ending. Where a column says which part each image belongs to, such as train or test, these are the parts of the data.
+classes are found by their names, or named. A file is called by its path, also from folders above, or by its name, with or
+without the ending. Where a column says which part each image belongs to, as train or test, these are the parts of the data.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from data import fields
 from data.sources import contents
 from data.sources.archives import Member
-from data.sources.tables import Table
+from data.sources.tables import Table, blank
 
 PARTS = ('train', 'valid', 'validation', 'val', 'dev', 'test')
 LIKE_PARTS = {**{name: name for name in PARTS}, 'training': 'train', 'testing': 'test', 'eval': 'valid',
@@ -28,6 +31,7 @@ _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', '
 _LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
 _PART = 'split', 'part', 'partition', 'subset', 'set', 'data set', 'dataset'
 _FEW = 20  # rows of a table that may all have classes of their own
+_COMPARED = 1000  # rows that are compared with the folders of images
 _CONVERT = 'convert the file to UTF-8'
 # What tables of texts advise, and images have no fields for.
 _ADVICE = ((r'(, or|; if line 1 is one,) set data\.(header|quotes)=\w+( if [^;.]*)?', ''),
@@ -66,6 +70,7 @@ class Labelled:
       about: where the classes come from, if that is a table.
       notes: what a person should know.
       column, parts: the column of a table that says the part of each pair, and these; '' and () without one.
+      names: the names of the columns of files and of classes; () without a header.
     """
 
     pairs: Sequence[Pair]
@@ -73,6 +78,12 @@ class Labelled:
     notes: Sequence[str]
     column: str = ''
     parts: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+    def with_more(self, more: 'Labelled') -> 'Labelled':
+        """These images and more of the same part, from another table."""
+        about = '; '.join(dict.fromkeys(one for one in (self.about, more.about) if one))
+        return Labelled([*self.pairs, *more.pairs], about, [*self.notes, *more.notes])
 
     def apart(self) -> dict[str, 'Labelled']:
         """{part: its images}; without a column of parts everything is 'train'."""
@@ -83,17 +94,43 @@ class Labelled:
         return {name: Labelled(of, *said.get(name, ('', ()))) for name, of in pairs.items() if of}
 
 
-def of_table(table: Table, images: Mapping[str, str | Member], folder: str, told: Told, path: str) -> Labelled:
+def of_table(table: Table, images: Mapping[str, str | Member], folder: str, told: Told, path: str,
+             training: Labelled | None = None) -> Labelled:
     """The images that a table labels.
 
     Args:
       images: {path below the folder: file} of all images.
       folder, path: where these and the table are, for messages.
+      training: what the table of the training part labels; a table without its column of classes labels nothing.
 
     Raises ValueError for a row that names no image, an image of two classes or parts, or classes that are nearly all different.
     """
+    with _said_of_images(table, path):
+        return _labelled_by(table, images, folder, told, path, training)
+
+
+def contradiction(table: Table, images: Collection[str]) -> str:
+    """Two images of one folder to which the table gives different classes, by columns with known names; '' without any.
+    Raises ValueError if it cannot be read."""
+    names, labels = _Names(images), {}
+    table = _with_header(table, names, Told())
+    file, label = (_column(table.names, known) for known in (_FILE, _LABEL))
+    if file < 0 or label < 0:
+        return ''
+    for _, cells in itertools.islice(table.rows(), _COMPARED):
+        if len(cells) <= max(file, label) or len(found := names.find(str(cells[file]).strip())) != 1:
+            continue
+        before, known = labels.setdefault(found[0].partition('/')[0], (found[0], cells[label]))
+        if known != cells[label]:
+            return f'{before} is {str(known)[:40]!r} and {found[0]} is {str(cells[label])[:40]!r}'
+    return ''
+
+
+@contextlib.contextmanager
+def _said_of_images(table: Table, path: str) -> Iterator[None]:
+    """Errors in words of images, as they have fewer fields than tables of texts."""
     try:
-        return _labelled_by(table, images, folder, told, path)
+        yield
     except ValueError as error:  # a table of an archive is read from the cache
         said = str(error).replace(table.file.path, path).replace(contents.ANOTHER, _CONVERT)
         for advice, here in _ADVICE:
@@ -101,51 +138,108 @@ def of_table(table: Table, images: Mapping[str, str | Member], folder: str, told
         raise ValueError(said) from error
 
 
-def _labelled_by(table, images, folder, told, path):
-    beginning = next(table.rows(), ('', ()))[1]
-    named = {one for one in fields.columns('features', told.features) if not one.isdecimal()} if told.features else set()
-    known = _column(beginning, _FILE) >= 0 and _column(beginning, _LABEL) >= 0
-    if not table.names and (known or (named and named <= {*map(str, beginning)})):
-        table = dataclasses.replace(table, header='true')
+def _labelled_by(table, images, folder, told, path, training):
+    if not images:
+        raise ValueError(f'{path} labels images, of which {folder} has none; put it beside its images, or above them.')
+    names = _Names(images)
+    table = _with_header(table, names, told)
+    if training and training.names and not told.features and (
+            table.width < 2 or (table.names and training.names[1] not in table.names)):
+        return Labelled([], '', [f'{path} has no column {training.names[1]!r}, as that of the training part has, and is left '
+                                 'out with its images'])
     columns = _columns(table, told.features, path)
     of_part = -1 if (column := _column(table.names, _PART)) in columns else column
-    find, labels, parts, others = _finder(images, folder), {}, {}, {}
-    for row in table.rows():
-        place, cells = row[0], table.cells(row, columns, 'data.features')
-        if isinstance(cells[1], list | tuple | dict | np.ndarray):
-            raise ValueError(f'{place} has the class {str(cells[1])[:40]!r}; expected one class, a word or a number.')
-        cell, label = (str(cell).strip() for cell in cells)
-        if not (name := find(cell)):
-            raise ValueError(f'{place} names {cell[:80]!r}, which is none of the {len(images):,} images in {folder}, '
-                             'or several; correct the line or take it out, or set data.features to the columns FILE,LABEL.')
-        label = told.class_in(label, place)
-        if labels.setdefault(name, label) != label:
-            raise ValueError(f'{place} gives {cell[:80]!r} the class {label[:40]!r}, and a line before it '
-                             f'{labels[name][:40]!r}; take one of them out.')
-        if of_part < 0:
-            continue
-        said = str(row[1][of_part] if of_part < len(row[1]) else '').strip()
-        if not (part := LIKE_PARTS.get(said.lower(), '')):
-            others.setdefault(said, place)
-        elif parts.setdefault(name, part) != part:
-            raise ValueError(f'{place} puts {cell[:80]!r} into {part!r}, and a line before it into {parts[name]!r}; take one '
-                             'of them out.')
+    labels, parts, others = _read(table, columns, of_part, names, folder, told)
     if not labels:
         raise ValueError(f'{path} has no rows; expected a file and its class in each.')
     if len(labels) > _FEW and len({*labels.values()}) > (0.9 if told.features else 0.5) * len(labels):
         raise ValueError(f'{path} has {len({*labels.values()}):,} different classes for {len(labels):,} images; set '
                          "data.features to the columns of the file and of its class, such as 'file,label'.")
-    notes = []
+    notes, split, order = [], ('', ()), mixed(labels)
     if unnamed := [name for name in images if name not in labels]:
         notes.append(f'{counted(len(unnamed), "image")} without a row in {path} {left_out(len(unnamed))} ({first(unnamed)})')
-    if others and 'train' in parts.values():
-        said, place = next(iter(others.items()))
-        notes.append(f'the column {table.names[of_part]!r} makes no parts, as {place} has {said[:40]!r} in it; expected train, '
-                     'valid or test in every row')
+    if 'train' in parts.values():
+        notes += _no_parts(table.names[of_part], {*parts.values()}, others)
+        split = ('', ()) if others else (table.names[of_part], [parts[name] for name in order])
     file, label = (repr(table.names[column]) if table.names else f'column {column + 1}' for column in columns)
-    about, order = f'file from {file} and class from {label} of {path}', mixed(labels)
-    split = (table.names[of_part], [parts[name] for name in order]) if 'train' in parts.values() and not others else ()
-    return Labelled([(images[name], labels[name]) for name in order], about, notes, *split)
+    about = f'file from {file} and class from {label} of {path}'
+    return Labelled([(images[name], labels[name]) for name in order], about, notes, *split,
+                    names=tuple(table.names[column] for column in columns) if table.names else ())
+
+
+def _read(table, columns, of_part, names, folder, told):
+    """({image: class}, {image: part}, {another value in the column of parts: where})."""
+    labels, called, parts, others, missing, rows = {}, {}, {}, {}, [], 0
+    for row in table.rows():
+        place, cells = row[0], table.cells(row, columns, 'data.features')
+        rows += 1
+        for cell, what, expected in zip(cells, ('file', 'class'), ('the path of one', 'one class, a word or a number')):
+            if isinstance(cell, list | tuple | dict | bytes | np.ndarray):
+                raise ValueError(f'{place} has the {what} {str(cell)[:40]!r}; expected {expected}.')
+        cell, label = (str(cell).strip() for cell in cells)
+        if len(found := names.find(cell)) != 1:
+            missing.append((place, cell, found))
+            continue
+        [name], label, cell = found, told.class_in(label, place), posixpath.normpath(cell)
+        if '/' in cell and '/' in (before := called.setdefault(name, cell)) and before != cell:
+            raise ValueError(f'{place} names {cell[:80]!r}, and a line before it {before[:80]!r}, but of these {folder} has '
+                             f'only {name}; set data.path to a folder that has both.')
+        if labels.setdefault(name, label) != label:
+            raise ValueError(f'{place} gives {cell[:80]!r} the class {label[:40]!r}, and a line before it '
+                             f'{labels[name][:40]!r}; take one of them out.')
+        if of_part < 0:
+            continue
+        said = row[1][of_part] if of_part < len(row[1]) else ''
+        said = '' if blank(said) else str(said).strip()
+        if not (part := LIKE_PARTS.get(said.lower(), '')):
+            others.setdefault(said, place)
+        elif parts.setdefault(name, part) != part:
+            raise ValueError(f'{place} puts {cell[:80]!r} into {part!r}, and a line before it into {parts[name]!r}; take one '
+                             'of them out.')
+    if missing:
+        raise ValueError(_not_one(missing, rows, names, folder, bool(told.features or table.names)))
+    return labels, parts, others
+
+
+def _no_parts(column, parts, others):
+    """A note of a column that says 'train', but also what is no part. Raises ValueError if it says other parts as well."""
+    if not others:
+        return []
+    said, place = next(iter(others.items()))
+    said = f'{place} has {said[:40]!r} in the column {column!r}'
+    if len(parts) > 1:
+        raise ValueError(f'{said}, and other lines {" and ".join(sorted(parts))}; expected train, valid or test: correct the '
+                         'line, take it out, or rename the column.')
+    return [f'{said}, which makes no parts, as they are called train, valid and test']
+
+
+def _not_one(missing, rows, names, folder, certain):
+    """What is said of the rows that do not name one image each."""
+    place, cell, found = missing[0]
+    near = names.otherwise(cell)
+    what = (f'several images in {folder} ({", ".join(found[:3])})' if found else
+            f'none of the {names.count:,} images in {folder}' + (f' (there is {near})' if near else ''))
+    more = f', and so are those of {len(missing) - 1:,} more of {rows:,} rows' if len(missing) > 1 else ''
+    columns = '' if certain else ', or set data.features to the columns FILE,LABEL'
+    return f'{place} names {cell[:80]!r}, which is {what}{more}; correct the line or take it out{columns}.'
+
+
+def _with_header(table: Table, names: '_Names', told: Told) -> Table:
+    """The table, with a header or without as its first lines show by the names of columns that are known or asked for, and of
+    images."""
+    if table.format in ('json', 'parquet'):
+        return table
+    beginning = [[str(cell).strip() for cell in cells]
+                 for _, cells in itertools.islice(dataclasses.replace(table, header='false').rows(), 2)]
+    top, below = beginning + [[]] * (2 - len(beginning))
+    named = {one for one in fields.columns('features', told.features) if not one.isdecimal()} if told.features else set()
+    if (_column(top, _FILE) >= 0 and _column(top, _LABEL) >= 0) or (named and named <= {*top}):
+        return dataclasses.replace(table, header='true')
+    if any(map(names.find, top)):
+        return dataclasses.replace(table, header='false')
+    if any(map(names.find, below)) and not any(os.path.splitext(cell)[1] for cell in top):
+        return dataclasses.replace(table, header='true')
+    return table
 
 
 def _columns(table: Table, features: str, path: str) -> tuple[int, int]:
@@ -160,7 +254,9 @@ def _columns(table: Table, features: str, path: str) -> tuple[int, int]:
         return file, label
     if table.width == 2:
         return (file, 1 - file) if file >= 0 else (1 - label, label) if label >= 0 else (0, 1)
-    have = ', '.join(map(repr, table.names)) or f'{table.width} columns without names'
+    if not table.width:
+        raise ValueError(f'{path} is empty; expected a file and its class in each line.')
+    have = ', '.join(map(repr, table.names)) or f'{counted(table.width, "column")} without a name'
     raise ValueError(f'{path} has {have}, which leaves open which are the file and its class; set data.features to both, such '
                      "as 'file,label' or '1,3'.")
 
@@ -171,33 +267,45 @@ def _column(names: Sequence[str], known: Sequence[str]) -> int:
     return next((lower.index(name) for name in known if name in lower), -1)
 
 
-def _finder(images: Collection[str], folder: str) -> Callable[[str], str]:
-    """A function from what a table calls an image to its name; '' for none or several, or one outside of the folder."""
-    short, own = collections.defaultdict(set), os.path.basename(os.path.abspath(folder))
-    for name in images:
-        base = name.rpartition('/')[2]
-        for key in {base, os.path.splitext(base)[0], os.path.splitext(name)[0]}:
-            short[key].add(name)
+class _Names:
+    """What a table may call images: the path below the folder, also behind folders above it, or the bare name; with or without
+    the ending. The case of an ending does not matter, nor which form of Unicode: macOS takes accents apart.
+    """
 
-    def find(cell: str) -> str:
-        name = cell.replace('\\', '/').removeprefix('./')
-        if '..' in name.split('/'):
-            name = posixpath.relpath(posixpath.join(folder, name), folder)
-            if name.startswith('../'):  # as seen from elsewhere: below a folder of this name it is the same file
-                _, here, name = name.rpartition(f'/{own}/')
-                if not here:
-                    return ''
-        if name in images:
-            return name
-        for key in (name, name.rpartition('/')[2]):
-            if len(short.get(key, ())) == 1:
-                found = next(iter(short[key]))
-                # Where a folder is named, the file lies in it; the path may begin above the folder of the images.
-                if '/' not in name or f'/{name}'.endswith((f'/{found}', f'/{os.path.splitext(found)[0]}')):
-                    return found
-        return ''
+    def __init__(self, images: Collection[str]):
+        self._images = frozenset(images)
+        self._paths, self._bare = ([collections.defaultdict(set) for _ in range(2)] for _ in range(2))  # with ending, without
+        for name in images:
+            for known, path in ((self._paths, name), (self._bare, name.rpartition('/')[2])):
+                for keys, key in zip(known, (path, os.path.splitext(path)[0])):
+                    keys[_plain(key)].add(name)
 
-    return find
+    @property
+    def count(self) -> int:
+        return len(self._images)
+
+    def find(self, cell: str) -> list[str]:
+        """The images that it may mean."""
+        if not cell:
+            return []
+        name = posixpath.normpath(cell.replace('\\', '/'))
+        if name in self._images:
+            return [name]
+        parts = name.split('/')
+        ways = [(self._paths, '/'.join(parts[start:])) for start in range(len(parts))]
+        ways += [(self._bare, name)] if len(parts) == 1 else []
+        return next((sorted(keys[key]) for known, way in ways for keys in known if (key := _plain(way)) in keys), [])
+
+    def otherwise(self, cell: str) -> str:
+        """The only image of this name with another ending, or in another folder; '' for none or several."""
+        base = cell.replace('\\', '/').rpartition('/')[2]
+        found = self._bare[1].get(_plain(os.path.splitext(base)[0]), ())
+        return next(iter(found)) if len(found) == 1 else ''
+
+
+def _plain(name: str) -> str:
+    stem, ending = os.path.splitext(unicodedata.normalize('NFC', name))
+    return stem + ending.lower()
 
 
 def mixed(names: Iterator[str]) -> list[str]:

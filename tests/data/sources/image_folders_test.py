@@ -151,7 +151,7 @@ class ImageFoldersTest(parameterized.TestCase):
     @parameterized.parameters(
         ('file,label\n0.png,cat\nnone.png,dog\n', r"labels.csv:3 names 'none.png', which is none of the 12 images in"),
         ('file,label\n0.png,cat\n../../../etc/passwd,dog\n', 'labels.csv:3 names .*which is none of the 12 images'),
-        ('file,label\n./x/../0.png,cat\n../other/1.png,dog\n', "labels.csv:3 names '../other/1.png', which is none of the 12"),
+        ('file,label\n./x/../0.png,cat\n../other/0.jpg,dog\n', "'../other/0.jpg', which is none of the 12 .*there is 0.png"),
         ('file,label\n0.png,cat\n0.png,dog\n', "labels.csv:3 gives '0.png' the class 'dog', and a line before it 'cat'"),
         ('file,title,colour\n0.png,x,red\n1.png,y,red\n2.png,z,red\n3.png,a,red\n4.png,b,red\n5.png,c,red\n',
          "has 'file', 'title', 'colour', which leaves open .*; set data.features to both"),
@@ -185,7 +185,7 @@ class ImageFoldersTest(parameterized.TestCase):
         scored = np.concatenate([batch['label'] for batch in self.opened().score([str(path)], 12)])
         self.assertLen(scored, 12)
 
-    @parameterized.parameters(('train,0,test,', 4), ('valid,test,valid,test', 4))
+    @parameterized.parameters(('train,0,train,', 4), ('valid,test,valid,test', 4))
     def test_a_column_of_other_things_is_none_of_parts(self, values, count):
         self.write(*(name for name, _ in ROWS[:4]))
         self.table('labels.csv', 'file,label,set\n' + ''.join(
@@ -194,6 +194,49 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertLen(self.labels(opened, 'train'), count)
         self.assertNotIn('part from', opened.describe())
         self.assertEqual('the column' in opened.describe(), 'train' in values)
+
+    @parameterized.parameters('labels.csv', 'train.csv', 'train/metadata.csv')
+    def test_a_column_of_parts_says_more_than_the_folders(self, table):
+        self.write('train/0.png', 'train/1.png', 'train/2.png', 'train/3.png', 'test/4.png', 'test/5.png')
+        parts = ['train', 'train', 'valid', 'test', 'test', 'test']
+        rows = [f'{"train" if number < 4 else "test"}/{number}.png,{"ab"[number % 2]},{part}\n'
+                for number, part in enumerate(parts)]
+        inside = table != 'labels.csv'
+        self.table(table, 'file,label,split\n' + ''.join(rows[:4] if inside else rows))
+        if inside:
+            self.table('test.csv', 'file,label\n' + ''.join(row.rpartition(',')[0] + '\n' for row in rows[4:]))
+        opened = self.opened(train='train', valid='valid', test='test')
+        found = {split: {*self.labels(opened, split)} for split in ('train', 'valid', 'test')}
+        self.assertEqual(found, {'train': {0, 1}, 'valid': {2}, 'test': {3, 4, 5}})
+        self.assertIn(", part from 'split'", opened.describe())
+
+    @parameterized.parameters('id\n4\n5\n', 'id,site\n4,a\n5,b\n')
+    def test_a_table_without_classes_beside_that_of_training(self, test):
+        self.write('train/0.png', 'train/1.png', 'test/4.png', 'test/5.png')
+        self.table('train.csv', 'id,site,label\n0,x,cat\n1,y,dog\n')
+        self.table('test.csv', test)
+        opened = self.opened(train='train')
+        self.assertEqual((opened.classes, self.labels(opened, 'train')), (('cat', 'dog'), {0: 'cat', 1: 'dog'}))
+        self.assertRegex(opened.describe(), "CAUTION: [^ ]*/test.csv has no column 'label', as that of the training part")
+        with self.assertRaisesRegex(ValueError, "'test'"):
+            self.opened(train='train', test='test').evaluation('test', 2)
+
+    @parameterized.parameters(('train_images', 'test_images', 'train.csv'), ('images', 'masks', 'labels.csv'))
+    def test_a_table_of_other_classes_than_the_folders(self, folder, other, name):
+        self.write(f'{folder}/0.png', f'{folder}/1.png', f'{other}/2.png', f'{other}/3.png')
+        path = self.table(name, 'image_id,label\n0.png,cat\n1.png,dog\n')
+        self.table('sample_submission.csv', 'image_id,label\n2.png,0\n3.png,0\n')
+        with self.assertRaisesRegex(ValueError, (
+                f"folders '.*' in .* would be the classes, but by {name} {folder}/0.png is 'cat' and {folder}/1.png is 'dog'; "
+                f'set data.path to .*/{name} to read it, or take it away')):
+            self.opened()
+        self.assertEqual(self.labels(self.opened(path)), {0: 'cat', 1: 'dog'})
+
+    def test_a_table_in_a_folder_beside_that_of_the_images(self):
+        self.write('images/0.png', 'images/1.png')
+        path = self.table('annotations/labels.csv', 'file,label\n../images/0.png,cat\n../images/1.png,dog\n')
+        self.assertEqual(self.labels(self.opened(path)), {0: 'cat', 1: 'dog'})
+        self.assertIn('1 table in', self.opened().describe())
 
     def test_several_labels_of_an_image(self):
         self.write(*(name for name, _ in ROWS))
