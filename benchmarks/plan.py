@@ -219,11 +219,12 @@ def advice(config, mesh, state, needed, limit, most):
                  held + kept + of_rows * micro / count <= limit), 0)
     ways = [f'--config.train.microbatches={more}'] if more else []
     remat = set(_each(config.model, 'remat'))
-    if less := 'full' if remat & {'none', 'dots'} else 'offload' if 'full' in remat else '':
-        ways.append(' '.join(f'--config.{place}remat={less}' for place in _places(config.model, 'remat')))
+    less = lambda name: ' '.join(f'--config.{place}remat={name}' for place in _places(config.model, 'remat'))
+    ways += [less('full')] if remat & {'none', 'dots'} else []
     wider, free = 2 * mesh.shape['tensor'], [axis for axis in ('data', 'fsdp') if config.mesh[axis] == -1]
     if not ways and most['tensor'] == wider and any(mesh.shape[axis] % 2 == 0 for axis in free):
         ways = [f'--config.mesh.tensor={wider} --config.train.microbatches={2 * micro}']
+    ways += [less('offload')] if remat and remat <= {'full'} else []
     return f'All but the state takes {(needed - held) / 1e9:.1f} GB: try {" or ".join(ways) or "fewer rows"}.'
 
 
@@ -241,7 +242,8 @@ def search(config, name, devices):
 
     First every rematerialisation with whole and with most split parameters; then, from the best of these, one change after the
     other that makes it shorter: each kernel of softmax attention, `mesh.fsdp` between the two, and `mesh.tensor` doubled. Where
-    none of the first fits, `mesh.tensor` is doubled until one does."""
+    none of the first fits, `mesh.tensor` is doubled until one does, and then the same with `offload`, as no time is counted for
+    the way to the host."""
     chips, rows, kind = len(devices), config.data.batch_size, devices[0].device_kind
     parts = meshes.rows(meshes.make(-1, 1, config.mesh.tensor, devices))
     if not chip(devices[0]):
@@ -300,11 +302,11 @@ def search(config, name, devices):
     here = [remat for remat in REMAT if remat != 'offload']
     for fsdp, remat in itertools.product(sorted({1, split}), here if places else ('none',)):
         attempt(Choice(fsdp, tensor, remat, kernel))
-    if places and not plans:
-        attempt(Choice(split, tensor, 'offload', kernel))
-    while not plans and chips % (2 * tensor) == 0:
-        tensor *= 2
-        attempt(Choice(most(tensor), tensor, 'full' if places else 'none', kernel))
+    wider = [size for power in range(chips.bit_length()) if chips % (size := tensor * 2**power) == 0]
+    for remat, sizes in (('full' if places else 'none', wider[1:]), ('offload', wider if places else [])):
+        for size in sizes:
+            if not plans:
+                attempt(Choice(most(size), size, remat, kernel))
     if not plans:
         raise ValueError(f'No mesh, rematerialisation and number of microbatches of {name} fit into {chips} x {kind}; '
                          'take more chips, or fewer rows.')

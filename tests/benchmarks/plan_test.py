@@ -209,7 +209,15 @@ class MeasureTest(experiments.TestCase):
             found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:4])
         self.assertEqual((found['mesh']['fsdp'], found['tried'][0]['remat']), (4, 'offload'))
 
-    @parameterized.parameters((1.0, 25), (20.0, 8))  # meshes, ways of remat, split layers, and microbatches where they help
+    def test_a_search_splits_layers_before_it_moves_inputs_to_the_host(self):
+        def measured(config, name, devices):
+            return answer(config, fits=config.mesh.tensor > 1 or config.model.remat == 'offload', parameters=20.0)
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:4])
+        self.assertGreater(found['mesh']['tensor'], 1)
+        self.assertNotIn('offload', {row['remat'] for row in found['tried']})
+
+    @parameterized.parameters((1.0, 29), (20.0, 9))  # meshes, ways of remat, split layers, and microbatches where they help
     def test_a_search_that_finds_nothing(self, state, tried):
         refused = mock.Mock(side_effect=lambda config, *given: answer(config, fits=False, parameters=state))
         with figures(), mock.patch.object(plan, 'measure', refused), \
@@ -303,18 +311,19 @@ class AdviceTest(parameterized.TestCase):
                                {'fsdp': 8, 'tensor': 2})
             self.assertIn(f'try --config.train.microbatches={micro} or', said)
 
-    @parameterized.parameters((2, -1, '--config.mesh.tensor=2 --config.train.microbatches=128'), (1, -1, 'fewer rows'),
-                              (2, 8, 'fewer rows'))
+    @parameterized.parameters((2, -1, '--config.mesh.tensor=2 --config.train.microbatches=128'), (1, -1, ''), (2, 8, ''))
     def test_chips_that_share_layers_where_rows_are_as_few_as_can_be(self, tensor, fsdp, way):
-        config = experiments.changed(gpt2.get_config('124m'), **{
-            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'offload', 'mesh.data': 1, 'mesh.fsdp': fsdp})
-        said = plan.advice(config, meshes.make(1, 8), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': tensor})
-        self.assertEqual(said, f'All but the state takes 17.0 GB: try {way}.')
+        for remat, ways in (('offload', [way]), ('full', [way, '--config.model.remat=offload'])):
+            config = experiments.changed(gpt2.get_config('124m'), **{
+                'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': remat, 'mesh.data': 1, 'mesh.fsdp': fsdp})
+            said = plan.advice(config, meshes.make(1, 8), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': tensor})
+            wanted = ' or '.join(filter(None, ways)) or 'fewer rows'
+            self.assertEqual(said, f'All but the state takes 17.0 GB: try {wanted}.')
 
     @parameterized.parameters((-1, 8, False), (8, -1, False), (-1, 4, True), (2, -1, True), (-1, 1, True))
     def test_the_mesh_that_it_names_can_be_made(self, data, fsdp, made):
         config = experiments.changed(gpt2.get_config('124m'), **{
-            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'offload', 'mesh.data': data, 'mesh.fsdp': fsdp})
+            'data.batch_size': 512, 'train.microbatches': 64, 'model.remat': 'full', 'mesh.data': data, 'mesh.fsdp': fsdp})
         said = plan.advice(config, meshes.make(data, fsdp), {'parameters': 1e9}, 18e9, 16e9, {'fsdp': 8, 'tensor': 2})
         self.assertEqual('mesh.tensor=2' in said, made)
         if made:

@@ -22,7 +22,7 @@ from vit.explain import attention
 SUFFIXES = ('.png', '.apng', '.jpg', '.jpeg', '.jpe', '.jfif', '.mpo', '.jp2', '.j2k', '.bmp', '.gif', '.webp', '.avif', '.ppm',
             '.pgm', '.pbm', '.pnm', '.tif', '.tiff')
 _NAMED = *SUFFIXES, '.heic', '.heif', '.jxl', '.svg'  # also images that are not read
-_TARS = '.tar', '.tar.gz', '.tgz', '.tar.bz2', '.tar.xz', '.tar.zst'
+_PACKED = b'\x1f\x8b', b'BZh', b'\xfd7zXZ\0', b'\x28\xb5\x2f\xfd'  # how gzip, bzip2, xz and Zstandard begin
 LIKELIEST = 5  # classes that are shown of an image
 _KEPT = 256 << 20  # bytes of images that are not decoded again after all were checked
 
@@ -40,7 +40,7 @@ class ImageReader(Reader):
             return _files(name)
         if name.lower().endswith(_NAMED):
             return [os.path.expanduser(name)]  # whatever it is, `SeenImages.read` says it
-        if name.lower().endswith(_TARS) or zipfile.is_zipfile(io.BytesIO(content)):
+        if content.startswith(_PACKED) or content[257:262] == b'ustar' or zipfile.is_zipfile(io.BytesIO(content)):
             raise ValueError(f'{"Stdin" if name == "-" else name} is an archive; unpack it, and give the folder of its images.')
         if not is_image(content):
             listed = text_lines(content, name, 'an image, or the path of one per line')

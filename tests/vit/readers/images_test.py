@@ -4,12 +4,14 @@ import io
 import os
 import pathlib
 import shutil
+import tarfile
 import tempfile
 import types
 import zipfile
 from unittest import mock
 
 import numpy as np
+import pyarrow
 from absl.testing import absltest
 from PIL import Image, features
 
@@ -59,8 +61,15 @@ class FilesTest(absltest.TestCase):
             images.ImageClass().lines(path.read_bytes(), str(path))
         with self.assertRaisesRegex(ValueError, '^Stdin is an archive; unpack'):
             images.ImageClass().lines(path.read_bytes(), '-')
-        with self.assertRaisesRegex(ValueError, '^photos.tar.zst is an archive; unpack'):
-            images.ImageClass().lines(b'\x28\xb5', 'photos.tar.zst')
+        for kind in ('', 'gz', 'bz2', 'xz'):
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode=f'w:{kind}') as archive:
+                archive.add(path, '1.png')
+            for name, said in (('-', 'Stdin'), ('photos', 'photos')):
+                with self.assertRaisesRegex(ValueError, f'^{said} is an archive; unpack'):
+                    images.ImageClass().lines(packed.getvalue(), name)
+        with self.assertRaisesRegex(ValueError, '^Stdin is an archive; unpack'):
+            images.ImageClass().lines(pyarrow.compress(b'x', 'zstd', asbytes=True), '-')
 
     def test_a_listed_file_that_is_missing_is_named_with_its_list(self):
         data = types.SimpleNamespace(seen=mock.Mock(side_effect=FileNotFoundError("'none.png' does not exist")))
