@@ -5,7 +5,6 @@ classes are found by their names, or named. A file is called by its path, also f
 without the ending. Where a column says which part each image belongs to, as train or test, these are the parts of the data.
 """
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -273,34 +272,44 @@ class _Names:
     """
 
     def __init__(self, images: Collection[str]):
-        self._images = frozenset(images)
-        self._paths, self._bare = ([collections.defaultdict(set) for _ in range(2)] for _ in range(2))  # with ending, without
-        for name in images:
-            for known, path in ((self._paths, name), (self._bare, name.rpartition('/')[2])):
-                for keys, key in zip(known, (path, os.path.splitext(path)[0])):
-                    keys[_plain(key)].add(name)
+        self._images = images
+        self._indices = {}  # made when they are asked for, as a million images take a while and memory
 
     @property
     def count(self) -> int:
         return len(self._images)
 
     def find(self, cell: str) -> list[str]:
-        """The images that it may mean."""
+        """The images that it may mean, three at most."""
         if not cell:
             return []
-        name = posixpath.normpath(cell.replace('\\', '/'))
-        if name in self._images:
-            return [name]
-        parts = name.split('/')
-        ways = [(self._paths, '/'.join(parts[start:])) for start in range(len(parts))]
-        ways += [(self._bare, name)] if len(parts) == 1 else []
-        return next((sorted(keys[key]) for known, way in ways for keys in known if (key := _plain(way)) in keys), [])
+        parts = posixpath.normpath(cell.replace('\\', '/')).split('/')
+        ways = ['/'.join(parts[start:]) for start in range(len(parts))]
+        if exact := next((way for way in ways if way in self._images), ''):
+            return [exact]
+        for ending in (True, False):
+            for bare in (False, True)[:1 + (len(parts) == 1)]:
+                index = self._index(bare, ending)
+                if found := next((index[key] for key in map(_plain, ways) if key in index), ()):
+                    return [*found]
+        return []
 
     def otherwise(self, cell: str) -> str:
         """The only image of this name with another ending, or in another folder; '' for none or several."""
         base = cell.replace('\\', '/').rpartition('/')[2]
-        found = self._bare[1].get(_plain(os.path.splitext(base)[0]), ())
-        return next(iter(found)) if len(found) == 1 else ''
+        found = self._index(True, False).get(_plain(os.path.splitext(base)[0]), ())
+        return found[0] if len(found) == 1 else ''
+
+    def _index(self, bare: bool, ending: bool) -> dict[str, tuple[str, ...]]:
+        """{a path, or the bare name, with or without its ending: the images of it, three at most}."""
+        if (bare, ending) not in self._indices:
+            index = self._indices[bare, ending] = {}
+            for name in self._images:
+                path = name.rpartition('/')[2] if bare else name
+                key = _plain(path if ending else os.path.splitext(path)[0])
+                if len(known := index.get(key, ())) < 3:
+                    index[key] = (*known, name)
+        return self._indices[bare, ending]
 
 
 def _plain(name: str) -> str:
