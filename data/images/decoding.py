@@ -33,13 +33,15 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error,
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """The shape of every image, [height, width, channels]; with `resized`, images of other shapes are made to `fit` it."""
+    """The shape of every image, [height, width, channels]; with `resized`, images of other sizes are made to `fit` it, and with
+    `decoloured`, or `resized`, coloured ones become grey where that is the shape."""
 
     height: int
     width: int
     channels: int
     resized: bool
     fit: Fit = Stretch()
+    decoloured: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Wanted:
 
     def of(self, height: int, width: int, channels: int) -> Format:
         """The form, for images of this one."""
-        return Format(self.height or height, self.width or width, self.channels or channels, bool(self.height), self.fit)
+        return Format(self.height or height, self.width or width, self.channels or channels, bool(self.height), self.fit,
+                      decoloured=bool(self.channels))
 
 
 def read(path: str | Member, form: Format, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -107,7 +110,7 @@ def decode(file: str | BinaryIO | np.ndarray, name: str, form: Format, rng: np.r
                 f'{name} has {image.width}x{image.height} pixels where other images have {form.width}x{form.height}; '
                 'set data.size to resize them all.'
             )
-        if form.channels == 1 and not gray:
+        if form.channels == 1 and not gray and not form.decoloured:
             raise ValueError(f'{name} is coloured where other images are grey; set data.channels to 1 or 3.')
     image = form.fit(image, form.width, form.height, rng)
     array = np.asarray(image, np.float32).reshape(form.height, form.width, -1) / scale

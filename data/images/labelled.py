@@ -141,7 +141,7 @@ class OpenImages(Opened):
     unit = 'images'
 
     def __init__(self, config: Images, folder: str | os.PathLike | None):
-        self.config = config
+        self.config, self._form = config, None
         if folder is not None:
             saved = Path(folder, _FILE)
             match json_files.read(saved):
@@ -320,7 +320,8 @@ class OpenImages(Opened):
     @functools.cached_property
     def _source(self) -> image_sources.ImageSource:
         config = self.config
-        wanted = Wanted(config.size, config.width or config.size, config.channels, config.fit)
+        channels = self._form.channels if self._form else config.channels  # those of the run, whatever was added to its images
+        wanted = Wanted(config.size, config.width or config.size, channels, config.fit)
         if config.source == 'digits':
             found = image_sources.digits(wanted)
         elif config.source == 'tfds':
@@ -345,6 +346,10 @@ class OpenImages(Opened):
                 f'The images have {len(self._source.classes)} classes and the run has {len(self.classes)}, or other names; '
                 'expected the data that the run was trained on.'
             )
+        found, form = self._source.format, self._form
+        if (found.height, found.width) != (form.height, form.width):
+            raise ValueError(f'The images have {found.width}x{found.height} pixels, and the run was trained on '
+                             f'{form.width}x{form.height}; expected the data that the run was trained on.')
         sizes = self._source.sizes()
         expression = splits.expression(self.config, split, sizes)
         splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes))

@@ -72,11 +72,11 @@ class Tree:
                 for part in (self.images, self.tables))
         return Tree(f'{self.path}/{folder}', *kept, frozenset(cut(self.folders)), sorted(cut(self.others)))
 
-    def part(self, name: str) -> 'Tree':
-        """The files of one of its folders; if that has neither folders nor a table, with the table NAME.csv beside it."""
+    def part(self, name: str, told: Told) -> 'Tree':
+        """The files of one of its folders; if that has no table, nor folders for classes, with the table NAME.csv beside."""
         tree = self.below(name)
         beside = {f'../{table}': file for table, file in self.tables.items() if table.partition('.')[0].lower() == name}
-        return tree if tree.nested or tree.tables else dataclasses.replace(tree, tables=beside)
+        return tree if (tree.nested and not told.features) or tree.tables else dataclasses.replace(tree, tables=beside)
 
     @property
     def tops(self) -> set[str]:
@@ -88,11 +88,10 @@ class Tree:
         """The names of the images that are in folders."""
         return [name for name in self.images if '/' in name]
 
-    @property
-    def manifest(self) -> str:
+    def manifest(self, told: Told) -> str:
         """The name of the table that labels the images; '' if their folders do. Raises ValueError if there are several."""
         of_classes = len(self.tops) > 1 and 2 * len(self.nested) > len(self.images) and not self.tops <= {*PARTS}
-        if not self.beside or of_classes:
+        if not self.beside or (of_classes and not told.features):
             return ''
         if len(self.beside) > 1:
             raise ValueError(f'{self.path} has the tables {", ".join(sorted(self.beside))}; set data.path to the one that '
@@ -104,9 +103,8 @@ class Tree:
         """The tables in the folder itself, and that of `part`."""
         return [name for name in self.tables if '/' not in name.removeprefix('../')]
 
-    @property
-    def has_classes(self) -> bool:
-        return bool(self.nested or self.manifest)
+    def has_classes(self, told: Told) -> bool:
+        return bool(self.nested or self.manifest(told))
 
 
 def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource:
@@ -123,6 +121,9 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
         found = _of_table_file(path, told).apart()
     else:
         found = _parts(Tree.of(path), told)
+    if 'train' not in found:
+        raise ValueError(f'{path} has images of {" and ".join(found)}, by the column of parts of its table, but none of train; '
+                         'call some of them train.')
     classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
     form, notes = form_of_all(found, wanted, path), [note for one in found.values() for note in one.notes]
     about = '; '.join(one.about for one in found.values() if one.about)
@@ -173,12 +174,20 @@ def labelled(paths: Sequence[str], told: Told = Told()) -> list[Pair]:
     for path in paths:
         _require_there(path)
         if os.path.isdir(path) or archives.is_archive(path):
-            found += _labelled(Tree.of(path), told).pairs
+            found += _of_one_part(path, _parts(Tree.of(path), told))
         elif path.lower().endswith(_TABLES):
-            found += _of_table_file(path, told).pairs
+            found += _of_one_part(path, _of_table_file(path, told).apart())
         else:
             found.append((path, told.class_in(os.path.basename(os.path.dirname(os.path.abspath(path))), path)))
     return found
+
+
+def _of_one_part(path: str, parts: Mapping[str, Labelled]) -> Sequence[Pair]:
+    [first, *others] = parts.values()
+    if others:
+        raise ValueError(f'{path} has the parts {" and ".join(parts)}; give the folder or the table of one of them, or '
+                         "--split=PART for that of the run's own data.")
+    return first.pairs
 
 
 def _require_there(path: str) -> None:
@@ -225,33 +234,37 @@ def form_of_all(found: Mapping[str, Labelled], wanted: Wanted, path: str) -> For
 def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
     """{name of a part: its images}: of the folders train, test and so on where train has classes, or where one table labels
     the images of all; else everything is 'train'."""
-    inner = {name: tree.part(name) for name in PARTS if name in tree.tops}
-    if 'train' in inner and inner['train'].has_classes:  # a class may be called 'train'
-        read = [name for name, one in inner.items() if one.has_classes]
+    inner = {name: tree.part(name, told) for name in PARTS if name in tree.tops}
+    if 'train' in inner and (not told.features or inner['train'].manifest(told)) and inner['train'].has_classes(told):
+        read = [name for name, one in inner.items() if one.has_classes(told)]
+        if not inner['train'].manifest(told):
+            _require_agreement(tree, inner['train'])
         found, training = {}, None
         for name in read:
             one = _labelled(inner[name], told, training)
             training = training or one
             for part, of in (one.apart() if one.parts else {name: one}).items():  # a column says more than the folder
                 found[part] = found[part].with_more(of) if part in found else of
-        unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest}') for name in read}
+        unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest(told)}') for name in read}
         left = sorted(tree.tops - {*read})
         notes = [f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or of no '
                  f'known name, {left_out(len(left))}'] if left else []
         notes += _unread(tree, unread)
-    elif 'train' in inner and len(tree.tops) == len(inner):
-        if not tree.manifest:
+    elif 'train' in inner and len(tree.tops) == len(inner) and (tree.tables or not told.features):
+        if not tree.manifest(told):
             raise FileNotFoundError(f'{tree.path} has the folders {_some(sorted(inner))} of images, but no folders of classes '
                                     "in them; make such folders, or a table such as train.csv with the columns 'file' and "
                                     "'label'.")
         whole, names = _labelled(tree, told), {str(file): name for name, file in tree.images.items()}
         pairs = {name: [one for one in whole.pairs if names[str(one[0])].startswith(f'{name}/')] for name in inner}
         if not pairs['train']:
-            raise ValueError(f'{tree.path}/{tree.manifest} labels no image of the folder train; add its images, or set '
+            raise ValueError(f'{tree.path}/{tree.manifest(told)} labels no image of the folder train; add its images, or set '
                              'data.path to a folder with classes.')
         found = whole.apart() if whole.parts else {
             name: Labelled(of, *((whole.about, whole.notes) if name == 'train' else ('', ()))) for name, of in pairs.items()}
-        notes = []
+        loose = len(whole.pairs) - sum(map(len, pairs.values()))
+        notes = [f'{counted(loose, "image")} in {tree.path} itself {left_out(loose)}, as its folders are parts'] if (
+            loose and not whole.parts) else []
     else:
         if len(like := _like_parts(tree)) > 1 and len(like) == len(tree.tops) and not tree.tops <= {*PARTS}:
             parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
@@ -260,8 +273,9 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
         found = _labelled(tree, told).apart()
         what = 'the folder {} in {} is a class' if len(like) == 1 else 'the folders {} in {} are classes'
         notes = [f'{what.format(_some(like), tree.path)}; parts of the data are called train, valid and test, and are beside '
-                 'each other alone'] if like and not tree.manifest else []
-    return found | {'train': dataclasses.replace(found['train'], notes=[*found['train'].notes, *notes])}
+                 'each other alone'] if like and not tree.manifest(told) else []
+    about = next(iter(found))
+    return found | {about: dataclasses.replace(found[about], notes=[*found[about].notes, *notes])}
 
 
 def _like_parts(tree: Tree) -> list[str]:
@@ -271,7 +285,7 @@ def _like_parts(tree: Tree) -> list[str]:
 
 
 def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Labelled:
-    if name := tree.manifest:
+    if name := tree.manifest(told):
         return image_tables.of_table(Table(File(tree.tables[name], name)), tree.images, tree.path, told,
                                      os.path.normpath(f'{tree.path}/{name}'), training)
     nested = tree.nested
@@ -280,13 +294,13 @@ def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Label
         more = "; a task that needs no classes reads them with data.source='unlabelled'" if tree.images else ''
         raise FileNotFoundError(f'{tree.path!r} holds {what}; expected one folder of image files a class, or images and a '
                                 f"table such as labels.csv with the columns 'file' and 'label'{more}.")
-    tops = tree.tops
-    for name in tree.beside:
-        if said := _contradiction(tree, name):
-            raise ValueError(f'The folders {_some(sorted(tops))} in {tree.path} would be the classes, but by {name} {said}; '
-                             f'set data.path to {tree.path}/{name} to read it, or take it away.')
+    if told.features:
+        raise ValueError(f'data.features={told.features!r} names columns of a table, and {tree.path} has none beside its '
+                         'images; leave it out, or set data.path to the table.')
+    _require_agreement(tree, tree)
+    tops = sorted(tree.tops)
     notes = _unread(tree, [name for name in tree.tables if name in tree.beside or name.partition('/')[0] not in tops])
-    if empty := sorted({name.partition('/')[0] for name in tree.folders} - tops):
+    if empty := sorted({name.partition('/')[0] for name in tree.folders}.difference(tops)):
         notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '
                      f'{"holds" if len(empty) == 1 else "hold"} no images')
     if flat := len(tree.images) - len(nested):
@@ -297,11 +311,16 @@ def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Label
     return Labelled([(tree.images[name], classes[name.partition('/')[0]]) for name in mixed(nested)], '', notes)
 
 
-def _contradiction(tree: Tree, name: str) -> str:
-    try:
-        return image_tables.contradiction(Table(File(tree.tables[name], name)), tree.images)
-    except ValueError:  # it cannot be read, and need not
-        return ''
+def _require_agreement(tree: Tree, classes: Tree) -> None:
+    """Raises ValueError if a table beside a tree gives images of one folder of `classes`, which is in it, different classes."""
+    for name in tree.beside:
+        try:
+            said = image_tables.contradiction(Table(File(tree.tables[name], name)), classes.images)
+        except ValueError:  # it cannot be read, and need not
+            continue
+        if said:
+            raise ValueError(f'The folders {_some(sorted(classes.tops))} in {classes.path} would be the classes, but by {name} '
+                             f'{said}; set data.path to {tree.path}/{name} to read it, or take it away.')
 
 
 def _unread(tree: Tree, tables: Collection[str]) -> list[str]:

@@ -23,7 +23,7 @@ from data.sources.archives import Member
 from data.sources.tables import Table, blank
 
 PARTS = ('train', 'valid', 'validation', 'val', 'dev', 'test')
-LIKE_PARTS = {**{name: name for name in PARTS}, 'training': 'train', 'testing': 'test', 'eval': 'valid',
+LIKE_PARTS = {**{name: name for name in PARTS}, 'training': 'train', 'trainval': 'train', 'testing': 'test', 'eval': 'valid',
                'evaluation': 'valid'}  # in lower case
 _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
          'img', 'id')
@@ -89,8 +89,9 @@ class Labelled:
         if not self.parts:
             return {'train': self}
         pairs = {name: [pair for pair, part in zip(self.pairs, self.parts) if part == name] for name in PARTS}
-        said = {'train': (f'{self.about}, part from {self.column!r}', self.notes)}
-        return {name: Labelled(of, *said.get(name, ('', ()))) for name, of in pairs.items() if of}
+        there = [name for name in PARTS if pairs[name]]
+        said = {there[0]: (f'{self.about}, part from {self.column!r}', self.notes)}
+        return {name: Labelled(pairs[name], *said.get(name, ('', ()))) for name in there}
 
 
 def of_table(table: Table, images: Mapping[str, str | Member], folder: str, told: Told, path: str,
@@ -157,7 +158,7 @@ def _labelled_by(table, images, folder, told, path, training):
     notes, split, order = [], ('', ()), mixed(labels)
     if unnamed := [name for name in images if name not in labels]:
         notes.append(f'{counted(len(unnamed), "image")} without a row in {path} {left_out(len(unnamed))} ({first(unnamed)})')
-    if 'train' in parts.values():
+    if parts:
         notes += _no_parts(table.names[of_part], {*parts.values()}, others)
         split = ('', ()) if others else (table.names[of_part], [parts[name] for name in order])
     file, label = (repr(table.names[column]) if table.names else f'column {column + 1}' for column in columns)
@@ -179,7 +180,7 @@ def _read(table, columns, of_part, names, folder, told):
         if len(found := names.find(cell)) != 1:
             missing.append((place, cell, found))
             continue
-        [name], label, cell = found, told.class_in(label, place), posixpath.normpath(cell)
+        [name], label, cell = found, told.class_in(label, place), posixpath.normpath(cell.replace('\\', '/'))
         if '/' in cell and '/' in (before := called.setdefault(name, cell)) and before != cell:
             raise ValueError(f'{place} names {cell[:80]!r}, and a line before it {before[:80]!r}, but of these {folder} has '
                              f'only {name}; set data.path to a folder that has both.')
@@ -201,7 +202,7 @@ def _read(table, columns, of_part, names, folder, told):
 
 
 def _no_parts(column, parts, others):
-    """A note of a column that says 'train', but also what is no part. Raises ValueError if it says other parts as well."""
+    """A note of a column that says a part, but also what is none. Raises ValueError if it says several parts."""
     if not others:
         return []
     said, place = next(iter(others.items()))

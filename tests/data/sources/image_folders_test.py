@@ -182,10 +182,11 @@ class ImageFoldersTest(parameterized.TestCase):
             self.assertEqual(found, {'train': {0, 3, 6, 9}, 'valid': {2, 5, 8, 11}, 'test': {1, 4, 7, 10}})
             self.assertIn(f", part from '{column}'", opened.describe())
         self.assertLen(self.labels(self.opened(valid='val'), 'all'), 12)
-        scored = np.concatenate([batch['label'] for batch in self.opened().score([str(path)], 12)])
-        self.assertLen(scored, 12)
+        for given in (path, self.folder):  # not those of training as well
+            with self.assertRaisesRegex(ValueError, 'has the parts train and val and test; give the folder or the'):
+                self.opened().score([str(given)], 12)
 
-    @parameterized.parameters(('train,0,train,', 4), ('valid,test,valid,test', 4))
+    @parameterized.parameters(('train,0,train,', 4), ('A,test,B,test', 4))
     def test_a_column_of_other_things_is_none_of_parts(self, values, count):
         self.write(*(name for name, _ in ROWS[:4]))
         self.table('labels.csv', 'file,label,set\n' + ''.join(
@@ -193,7 +194,60 @@ class ImageFoldersTest(parameterized.TestCase):
         opened = self.opened()
         self.assertLen(self.labels(opened, 'train'), count)
         self.assertNotIn('part from', opened.describe())
-        self.assertEqual('the column' in opened.describe(), 'train' in values)
+        self.assertRegex(opened.describe(), "CAUTION: .* in the column 'set', which makes no parts")
+
+    def test_a_column_of_parts_without_training(self):
+        self.write(*(name for name, _ in ROWS))
+        rows = lambda *parts: 'file,label,set\n' + ''.join(
+            f'{name},{label},{parts[number % 3]}\n' for number, (name, label) in enumerate(ROWS))
+        path = self.table('labels.csv', rows('trainval', 'trainval', 'test'))
+        opened = self.opened(train='train', test='test')
+        self.assertEqual([len(self.labels(opened, split)) for split in ('train', 'test')], [8, 4])
+        path.write_text(rows('valid', 'valid', 'test'))
+        for given in (self.folder, path):
+            with self.assertRaisesRegex(ValueError, 'has images of valid and test, by the column .* but none of train; call'):
+                self.opened(given)
+        path.write_text(rows('test', 'test', 'test'))
+        trained = self.folder.parent / 'trained'
+        self.write('cat/0.png', 'dog/1.png', root=trained)
+        scored = np.concatenate([batch['label'] for batch in self.opened(trained).score([str(path)], 12)])
+        self.assertEqual(np.bincount(scored).tolist(), [6, 6])
+
+    @parameterized.parameters('', 'train/')
+    def test_columns_that_are_named_are_read_whatever_the_folders(self, above):
+        self.write(*(f'{above}{"ab"[number // 6]}/{name}' for number, (name, _) in enumerate(ROWS)))
+        name = f'{above[:-1] or "index"}.csv'
+        self.table(name, 'fname,breed\n' + ''.join(f'{name},{label}\n' for name, label in ROWS))
+        self.assertEqual(self.labels(self.opened(features='fname,breed')), {n: label for n, (_, label) in enumerate(ROWS)})
+        (self.folder / name).unlink()
+        with self.assertRaisesRegex(ValueError, "data.features='fname,breed' names columns of a table, and .* has none beside"):
+            self.opened(features='fname,breed')
+
+    @parameterized.parameters('train.csv', 'labels.csv')
+    def test_a_table_above_training_of_other_classes_than_its_folders(self, name):
+        self.write(*(f'train/{"01"[number // 6]}/{name}' for number, (name, _) in enumerate(ROWS)), 'test/0/12.png')
+        self.table(name, 'file,label\n' + ''.join(f'{name},{label}\n' for name, label in ROWS))
+        with self.assertRaisesRegex(ValueError, "folders '0', '1' in .*train would be the classes, but by .* is 'cat' and "):
+            self.opened()
+
+    def test_images_beside_the_folders_of_parts(self):
+        self.write(*(f'train/{name}' for name, _ in ROWS[:8]), 'test/8.png', '9.png')
+        self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{label}\n' for name, label in ROWS[:10]))
+        self.assertRegex(self.opened(train='train').describe(), 'CAUTION: 1 image in .* itself is left out, as its folders')
+
+    def test_the_form_of_a_run_is_kept(self):
+        self.write('cat/0.png', 'dog/1.png')
+        kept = self.folder.parent / 'kept'
+        kept.mkdir()
+        self.opened().save(kept)
+        self.write('cat/2.png', mode='RGB')
+        again = Images(source='folder', path=str(self.folder), train='all', valid='', batch_size=4).open(kept)
+        self.assertEqual(next(iter(again.evaluation('all', 3)))['image'].shape, (3, 6, 5, 1))
+        self.assertEqual(next(iter(self.opened(channels=1).evaluation('all', 3)))['image'].shape, (3, 6, 5, 1))
+        self.write('cat/0.png', 'cat/2.png', 'dog/1.png', size=(8, 8))
+        again = Images(source='folder', path=str(self.folder), train='all', valid='', batch_size=4).open(kept)
+        with self.assertRaisesRegex(ValueError, 'images have 8x8 pixels, and the run was trained on 5x6; expected the'):
+            again.evaluation('all', 3)
 
     @parameterized.parameters('labels.csv', 'train.csv', 'train/metadata.csv')
     def test_a_column_of_parts_says_more_than_the_folders(self, table):

@@ -70,8 +70,9 @@ class OfTableTest(parameterized.TestCase):
             self.read('file,label', 'cat/0.png,cat', '1.png,cat', images=images)
 
     def test_files_of_two_folders_are_not_one(self):
-        with self.assertRaisesRegex(ValueError, "names 'b/0.png', and a line before it 'a/0.png', but of these .* only 0.png"):
-            self.read('file,label', 'a/0.png,cat', 'b/0.png,cat', images={'0.png': 'zero'})
+        for apart in '/\\':
+            with self.assertRaisesRegex(ValueError, "names 'b/0.png', and a line before it 'a/0.png', but of these .* only"):
+                self.read('file,label', f'a{apart}0.png,cat', f'b{apart}0.png,cat', images={'0.png': 'zero'})
 
     def test_accents_of_a_mac(self):
         names = [unicodedata.normalize(form, 'caf\u00e9.png') for form in ('NFD', 'NFC')]
