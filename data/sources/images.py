@@ -27,19 +27,33 @@ _IDX_IMAGES = re.compile(r'(?:.*[-_.])?(train|t10k|test)-images[-.]idx3-ubyte(\.
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """Examples in memory: images uint8 [n, h, w, c] whose largest value is `scale`, labels int32 [n]."""
+    """Examples in memory: images uint8 [n, h, w, c] whose largest value is `scale`, labels int32 [n]; and the images as they
+    were `before` their form was changed, if it was, which name the examples."""
 
     images: np.ndarray
     labels: np.ndarray
     scale: int
+    before: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, images: np.ndarray, labels: np.ndarray, scale: int, wanted: Wanted) -> 'Arrays':
+        """The images in the wanted form."""
+        converted = _convert(images, wanted)
+        if converted is images:
+            return cls(images, labels.astype(np.int32), scale)
+        return cls(np.minimum(converted, scale), labels.astype(np.int32), scale, images)  # bicubic and lanczos overshoot
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def given(self) -> np.ndarray:
+        return self.images if self.before is None else self.before
+
     @functools.cached_property
     def digest(self) -> str:
-        """A digest of the examples."""
-        return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.images, self.labels)), self.scale)
+        """A digest of the examples, whatever their form is now."""
+        return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.given, self.labels)), self.scale)
 
     def take(self, numbers: np.ndarray, rng: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; nothing is drawn of images in memory."""
@@ -48,7 +62,9 @@ class Arrays:
     def joined(self, others: Sequence['Arrays']) -> 'Arrays':
         """These examples, then those of others."""
         parts = (self, *others)
-        return Arrays(*(np.concatenate([getattr(p, name) for p in parts]) for name in ('images', 'labels')), self.scale)
+        join = lambda of: np.concatenate([of(part) for part in parts])
+        before = None if all(part.before is None for part in parts) else join(lambda part: part.given)
+        return Arrays(join(lambda part: part.images), join(lambda part: part.labels), self.scale, before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +132,7 @@ def digits(wanted: Wanted) -> ImageSource:
         raise ValueError("data.source='digits' needs scikit-learn; install it with pip.") from error
     bunch = datasets.load_digits()
     order = sorted(range(len(bunch.target)), key=lambda i: hashlib.sha256(b'%d' % i).digest())
-    images = bunch.images.astype(np.uint8)[order][..., None]
-    images = np.minimum(_convert(images, wanted), 16)  # bicubic and lanczos overshoot
-    part = Arrays(images, bunch.target.astype(np.int32)[order], scale=16)
+    part = Arrays.of(bunch.images.astype(np.uint8)[order][..., None], bunch.target[order], 16, wanted)
     return ImageSource({'train': part}, tuple(map(str, range(10))), _form(part.images))
 
 
@@ -155,7 +169,7 @@ def idx(path: str, wanted: Wanted) -> ImageSource:
         if not height or not width or channels not in (1, 3):
             raise ValueError(f'{name} has images of {height} x {width} x {channels}; expected sides of 1 or more and 1 or 3 '
                              'channels; make such images of them.')
-        parts[part] = Arrays(_convert(images, wanted), labels.astype(np.int32), scale=255)
+        parts[part] = Arrays.of(images, labels, 255, wanted)
     shapes = {part.images.shape[1:] for part in parts.values()}
     if len(shapes) > 1:
         sizes = ' and '.join(f'{part} of {"x".join(map(str, one.images.shape[1:]))}' for part, one in parts.items())

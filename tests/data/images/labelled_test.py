@@ -472,6 +472,16 @@ class OpenTest(ImageCase):
             shutil.copy(second, first)
         self.assertTrue(all(digest(split) != before[split] for split in before))
 
+    @parameterized.parameters({'size': 7}, {'channels': 3})
+    def test_digest_is_that_of_the_images_as_given(self, **form):
+        """So runs of several sizes are compared on the same examples."""
+        self.write_mnist()
+        for source in ('idx', 'digits'):
+            path = str(self.folder) if source == 'idx' else ''
+            given, formed = (self.opened(source=source, path=path, train='all', **fields) for fields in ({}, form))
+            self.assertNotEqual(given.shapes['image'], formed.shapes['image'])
+            self.assertEqual(given.digest('all'), formed.digest('all'))
+
     def test_classes_are_those_of_the_data_in_a_run_that_starts_from_another(self):
         self.write_classes(self.folder / 'data')
         (self.folder / 'source').mkdir()
