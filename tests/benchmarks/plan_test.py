@@ -108,6 +108,13 @@ class MeasureTest(experiments.TestCase):
             self.assertIn(f'It does not fit. {advised}', text)
             self.assertIn(f'tiny on {count} x cpu{", data=2" * (count == 2)}, 8 rows', text)
 
+    def test_what_the_compiler_of_tpus_takes_fits(self):
+        with figures(chip=lambda device: devices.Chip(1e3, 8e11, 2e11, 1.2), refuses=lambda device: True):
+            row = plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
+        self.assertTrue(row['fits'])
+        self.assertGreater(row['memory_gb']['all'], row['memory_gb']['there is'])
+        self.assertIn('It fits, as the compiler takes it; JAX,', '\n'.join(plan.lines(row)))
+
     def test_what_the_compiler_refuses_too(self):
         message = ('RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (17.56G) '
                    'exceeds available HBM (15.75G).')
