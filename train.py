@@ -30,6 +30,7 @@ from training.config import schema
 from training.host import machine, processes
 from training.host.devices import peak_flops
 from training.host.signals import Interrupted, Stop
+from training.optimizer import schedule
 from training.report import energy, report, summary
 from training.snapshot import Snapshot
 from training.state import State
@@ -57,7 +58,7 @@ def train(config, workdir):
         exists = bool(processes.from_first(workdirs.is_run(folder)))
         if exists:
             open_things.enter_context(workdirs.locked(folder, first))
-            differing = workdirs.check_unchanged(folder, config)
+            differing, planned = workdirs.check_unchanged(folder, config), workdirs.planned_steps(folder, config)
         elif first:
             workdirs.require_writable(folder)
 
@@ -111,7 +112,10 @@ def train(config, workdir):
             state, start = State(**restored.state), restored.step
             pending = unevaluated(config, restored)
             best = restored.meta['best'].get(config.checkpoint.best, math.inf)
-            note('state', f'resumed from step {start}')
+            rate, now = (float(schedule(config.optimizer, steps)(start)) for steps in (planned, config.train.steps))
+            note('state', f'resumed from step {start}' + ('' if math.isclose(rate, now, rel_tol=1e-3) else (
+                f'; the learning rate is {now:.3g} there instead of {rate:.3g}, as its schedule depends on train.steps, which '
+                f'were {planned}')))
         if state is None:
             source = workdirs.existing(config.init_from) if config.init_from else None
             with progress.waiting(f'reading {source}' if source else 'drawing the first parameters'):

@@ -375,6 +375,13 @@ class ResumeTest(experiments.TestCase):
         self.assertIn('train: loss ', second.partition(f'{workdir}: trained for 2 steps')[2])
         self.assertEqual(times, {path: path.stat().st_mtime_ns for path in times})
 
+    def test_more_steps_say_where_the_learning_rate_goes(self):
+        schedule = {'optimizer.schedule.name': 'training.schedules:LinearDecay', 'optimizer.learning_rate': 0.01}
+        for steps, said in ((2, None), (4, '; the learning rate is 0.005 there instead of 0, as its schedule depends on '
+                                           'train.steps, which were 2')):
+            _, out = experiments.train(self.config(**schedule | {'train.steps': steps}), self.folder / 'run')
+            self.assertIn(f'resumed from step 2{said}' if said else 'fresh', out)
+
     def test_finished_run_shows_its_own_step_and_says_which_flags_change_nothing(self):
         config, workdir = self.config(**{'train.steps': 2}), self.folder / 'run'
         _, first = experiments.train(config, workdir)

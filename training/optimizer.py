@@ -107,9 +107,9 @@ class Adafactor:
 
 @dataclasses.dataclass(frozen=True)
 class Muon:
-    """The momentum of every matrix, orthogonalised by Newton-Schulz steps (Jordan et al. 2024); AdamW updates the other
-    parameters. The update is scaled to the size of Adam's, 0.2·sqrt(larger side), so that one learning rate and weight decay
-    serve both (Liu et al. 2025, eq. 4).
+    """The momentum of every parameter that is one matrix, orthogonalised by Newton-Schulz steps (Jordan et al. 2024); AdamW
+    updates the others, also those of several matrices. The update is scaled to the size of Adam's, 0.2·sqrt(larger side), so
+    that one learning rate and weight decay serve both (Liu et al. 2025, eq. 4).
 
     Attributes:
       b1, b2, eps: of AdamW.

@@ -74,8 +74,8 @@ def split_terms(terms):
 
 def gradients(model, task, params, batch, *, key, step, microbatches, statistics=None, hold=lambda params: params,
               companions=None):
-    """(gradients, sums, weights, statistics) of one batch, exactly the same for any number of microbatches, if the model has no
-    statistics.
+    """(gradients, sums, weights, statistics) of one batch, the same for any number of microbatches, if the model has no
+    statistics and nothing is drawn at random, as dropout is: that depends on the microbatch.
 
     Weights depend on the batch alone, so those of the whole batch are computed first (the compiler drops the forward pass)
     and each microbatch adds the gradient of its share of the total. A model with batch normalization sees the moments of a
@@ -121,8 +121,8 @@ def make(model, task, optimizer, *, seed, microbatches=1, log_every=1, last=0, n
 
     Args:
       optimizer: a training.optimizer.Optimizer.
-      microbatches: the batch is processed in so many parts, one after the other, to save memory; the result is the same,
-        but for batch normalization (see `gradients`).
+      microbatches: the batch is processed in so many parts, one after the other, to save memory; the result is the same
+        but for what is drawn at random and batch normalization (see `gradients`).
       log_every: steps from one row of the log to the next. `state.sums` is reset after each row, and the norms of update and
         parameters are computed only at a row (and at step `last`), and are 0 elsewhere.
       nonfinite: 'skip' keeps parameters and optimizer unchanged if the loss or a gradient is not finite; 'stop' leaves the

@@ -222,6 +222,11 @@ def check_unchanged(folder, config):
     return [name for name in differing if name != 'train.steps']
 
 
+def planned_steps(folder, config):
+    """train.steps of the run in a folder that `config` resumes, before it does."""
+    return load_config(folder, packages(as_json(config)).values()).train.steps
+
+
 def changed(folder, digests, what='data'):
     """The names in `digests` that have others than when the run began: splits of the data, or with what='companions' those."""
     path = folder / 'environment.json'
