@@ -274,8 +274,8 @@ def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
         what = 'the folder {} in {} is a class' if len(like) == 1 else 'the folders {} in {} are classes'
         notes = [f'{what.format(_some(like), tree.path)}; parts of the data are called train, valid and test, and are beside '
                  'each other alone'] if like and not tree.manifest(told) else []
-    about = next(iter(found))
-    return found | {about: dataclasses.replace(found[about], notes=[*found[about].notes, *notes])}
+    leading = next(iter(found))
+    return found | {leading: dataclasses.replace(found[leading], notes=[*found[leading].notes, *notes])}
 
 
 def _like_parts(tree: Tree) -> list[str]:
