@@ -83,7 +83,9 @@ MODELS = {'resnet': ('ResNet-20', 'convolutions'), 'resnet_wide': ('ResNet-20, t
           'deit_hard': ('DeiT, predictions', 'attention'), 'deit_soft': ('DeiT, probabilities', 'attention'),
           'swin': ('Swin', 'windows'), 'davit': ('DaViT', 'windows'), 'hybrid': ('ViT on convolutions', 'both'),
           'd2l_vit': ("textbook's ViT", 'attention'), 'd2l_resnet18': ("textbook's ResNet-18", 'convolutions')}
-KINDS = 'attention', 'convolutions', 'windows', 'both'  # in the order of the colours
+# {kind: what its points are}, in the order of the colours
+KINDS = {'attention': 'blue attention between all patches', 'convolutions': 'orange convolutions',
+         'windows': 'green attention in windows', 'both': 'pink attention after convolutions'}
 MARKERS = 'oDsv^PX'
 LABELS = {'mae_random': 'linear probe, random encoder', 'mae': 'linear probe, pretrained', 'vit': 'ViT from scratch',
           'mae_tuned': 'fine-tuned', 'vit_1000': 'ViT from scratch, 1,000 labels',
@@ -201,7 +203,7 @@ def of_models(table):
             place = [one for one in MODELS if MODELS[one][1] == kind].index(name)
             row = table[name]['valid accuracy']
             axes.errorbar(table[name][column].mean / unit, 100 * row.mean, yerr=100 * row.deviation if row.count > 1 else None,
-                          color=figures.COLOURS[KINDS.index(kind)], marker=MARKERS[place], markersize=7, linestyle='',
+                          color=figures.COLOURS[[*KINDS].index(kind)], marker=MARKERS[place], markersize=7, linestyle='',
                           label=f'{label}: {100 * row.mean:.1f} %')
         axes.set_xlabel(f'{title} (logarithmic)')
         figures.logarithmic(axes.xaxis)
@@ -210,7 +212,7 @@ def of_models(table):
         axes.spines[['top', 'right']].set_visible(False)
     panels[0].set_ylabel('held-out images that are classified right, %')
     body.legend(*panels[0].get_legend_handles_labels(), loc='outside right center', frameon=False, fontsize=8.5)
+    there = {MODELS[name][1] for name in order}
     return figures.explain(figure, 'Models of images on Fashion-MNIST: what accuracy costs',
-                           'Each point is a model with its own recipe, from the best to the worst in the legend; orange are '
-                           'convolutions, blue attention between all patches, green in windows, pink attention after '
-                           'convolutions.')
+                           'Each point is a model with its own recipe, from the best to the worst in the legend; '
+                           + ', '.join(said for kind, said in KINDS.items() if kind in there) + '.')
