@@ -64,7 +64,7 @@ CASES = {
     'GPT-3 175B, v6e': ('gpt2.py:gpt3', 'v6e:16x16', {
         'data.batch_size': 768, 'train.microbatches': 1, 'model.remat': 'offload'}),
     'MaxText 16B': ('gpt2.py:1558m', 'v5e:16x16', llama(32, 4096, 64, 0, 28672, 32000, 2048, 1536) | {'model.head_width': 128}),
-    'MaxText 32B': ('gpt2.py:1558m', 'v5e:16x16', llama(32, 8192, 64, 0, 28672, 32000, 2048, 1024) | {'train.microbatches': 2}),
+    'MaxText 32B': ('gpt2.py:1558m', 'v5e:16x16', llama(32, 8192, 64, 0, 28672, 32000, 2048, 1024)),
     'GPT-2 124M, H100': ('gpt2.py:124m', 'h100:8', {'train.microbatches': 1}),
     'ViT-Ti/16, H100': ('vit_ti16.py:imagenet', 'h100:8', {}),
     'ResNet-50, H100': ('resnet50.py', 'h100:8', {}),
