@@ -347,7 +347,10 @@ def lines(plan):
            f'microbatches, {si(plan["parameters"], "")} parameters')
     yield 'memory of a chip: ' + ', '.join(f'{key} {size:.2f} GB' for key, size in memory.items())
     if 'host_gb' in plan:
-        yield f'memory of the host for each chip: {plan["host_gb"]:.2f} GB of activations; no bound below counts their way'
+        way = 2 * plan['host_gb'] * plan['microbatches']  # there and back
+        rate = f', {1e3 * way / plan["step_ms"]:.3g} GB/s in that time' if 'step_ms' in plan else ''
+        yield (f'memory of the host for each chip: {plan["host_gb"]:.2f} GB of activations; no bound below counts their way '
+               f'there and back, {way:.2f} GB a step{rate}')
     for row in plan.get('largest', []):
         yield f'  {row["gb"]:7.3f} GB  {row["of"]}'
     if not plan['fits']:

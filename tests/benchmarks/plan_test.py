@@ -68,8 +68,9 @@ class MeasureTest(experiments.TestCase):
         near(row['dollars'], 4 * 1.2 * seconds / 3600)
         near(row['kwh'], 1000 * 1.54 * seconds / 3.6e6)
         near(row['kg_co2e'], row['kwh'] * 458 / 1000)
-        text = '\n'.join(plan.lines(json.loads(json.dumps(row | {'host_gb': 2.5}))))
+        text = '\n'.join(plan.lines(json.loads(json.dumps(row | {'host_gb': 2.5, 'step_ms': 4000.0}))))
         self.assertIn('memory of the host for each chip: 2.50 GB', text)
+        self.assertIn('there and back, 10.00 GB a step, 2.5 GB/s in that time', text)  # in two microbatches
         self.assertIn('tiny on 4 x cpu, data=2 fsdp=2, 8 rows in 2 microbatches', text)
         self.assertIn('1000000 steps:', text)
         self.assertIn('100 steps: 25s', '\n'.join(plan.lines(row | {'steps': 100, 'step_ms': 250.0, 'days': 0.0})))
