@@ -58,7 +58,7 @@ def train(config, workdir):
         exists = bool(processes.from_first(workdirs.is_run(folder)))
         if exists:
             open_things.enter_context(workdirs.locked(folder, first))
-            differing, planned = workdirs.check_unchanged(folder, config), workdirs.planned_steps(folder, config)
+            differing, planned = workdirs.check_unchanged(folder, config)
         elif first:
             workdirs.require_writable(folder)
 
@@ -112,7 +112,8 @@ def train(config, workdir):
             state, start = State(**restored.state), restored.step
             pending = unevaluated(config, restored)
             best = restored.meta['best'].get(config.checkpoint.best, math.inf)
-            rate, now = (float(schedule(config.optimizer, steps)(start)) for steps in (planned, config.train.steps))
+            made = start - int(state.skipped)
+            rate, now = (float(schedule(config.optimizer, steps)(made)) for steps in (planned, config.train.steps))
             note('state', f'resumed from step {start}' + ('' if math.isclose(rate, now, rel_tol=1e-3) else (
                 f'; the learning rate is {now:.3g} there instead of {rate:.3g}, as its schedule depends on train.steps, which '
                 f'were {planned}')))

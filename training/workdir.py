@@ -206,7 +206,8 @@ def require_known_code(content, path, trusted=()):
 
 
 def check_unchanged(folder, config):
-    """The fields that have changed besides train.steps. Raises ValueError if one of them may not change."""
+    """(the fields that have changed besides train.steps, train.steps of the run). Raises ValueError if one of them may not
+    change."""
     trusted = packages(as_json(config)).values()  # their code has run already
     old, new = flat(as_json(load_config(folder, trusted))), flat(as_json(config))
 
@@ -219,12 +220,7 @@ def check_unchanged(folder, config):
             refused[8:] = [f'and {len(refused) - 8} more']
         raise ValueError(f'{folder} holds a run with another config ({"; ".join(refused)}); '
                          'give these values again, or another --workdir.')
-    return [name for name in differing if name != 'train.steps']
-
-
-def planned_steps(folder, config):
-    """train.steps of the run in a folder that `config` resumes, before it does."""
-    return load_config(folder, packages(as_json(config)).values()).train.steps
+    return [name for name in differing if name != 'train.steps'], old['train.steps']
 
 
 def changed(folder, digests, what='data'):

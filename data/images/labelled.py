@@ -44,7 +44,8 @@ class Images:
       name: a data set of TFDS, NAME[/CONFIG][:VERSION], that `python -m data.prepare NAME` has prepared.
       features: the names of its image and its label feature, separated by a comma; needed where several features
         qualify and none of them is called 'image' or 'label'. For a table of classes its columns of the file and of the class,
-        by name or by number from 1; needed where these are not called 'file' and 'label' or the like.
+        by name or by number from 1; needed where these are not called 'file' and 'label' or the like, or where folders could be
+        the classes too.
       pattern: a regular expression for 'folder': the class is what its first group matches in the label, such as
         '^(?:.*? - ){2}(.*?) - ' in 'Apparel - Topwear - Shirts - Blue'. '': the label.
       classes: those that are used: names with commas between them, a name that has a comma itself in quotes, such as
@@ -284,7 +285,7 @@ class OpenImages(Opened):
         if not self.classes:
             examples = image_folders.every(paths, self._form)
             return self._evaluate(examples, 0, len(examples), batch_size, view)
-        pairs = image_folders.labelled(paths, self._told)
+        pairs = image_folders.labelled(paths, self._told, self.classes)
         if not pairs:
             raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
         examples = image_folders.files(pairs, self.classes, self._form)
@@ -348,8 +349,8 @@ class OpenImages(Opened):
             )
         found, form = self._source.format, self._form
         if (found.height, found.width) != (form.height, form.width):
-            raise ValueError(f'The images have {found.width}x{found.height} pixels, and the run was trained on '
-                             f'{form.width}x{form.height}; expected the data that the run was trained on.')
+            raise ValueError(f'The images have {found.height}x{found.width} pixels, and the run was trained on '
+                             f'{form.height}x{form.width}; expected the data that the run was trained on.')
         sizes = self._source.sizes()
         expression = splits.expression(self.config, split, sizes)
         splits.require_apart(self.config, split, lambda named: _Named(*splits.parse(named, sizes), sizes))

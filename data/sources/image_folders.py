@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,8 +104,12 @@ class Tree:
         """The tables in the folder itself, and that of `part`."""
         return [name for name in self.tables if '/' not in name.removeprefix('../')]
 
-    def has_classes(self, told: Told) -> bool:
-        return bool(self.nested or self.manifest(told))
+
+class Found(NamedTuple):
+    """{part: its images} of a folder, and a note of images that have a class, or may, and are left out; '' without any."""
+
+    parts: dict[str, Labelled]
+    left: str = ''
 
 
 def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource:
@@ -118,14 +123,18 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
     if os.path.isfile(path) and not archives.is_archive(path):
-        found = _of_table_file(path, told).apart()
+        found, left = _of_table_file(path, told)
     else:
-        found = _parts(Tree.of(path), told)
+        found, left = _parts(Tree.of(path), told)
     if 'train' not in found:
-        raise ValueError(f'{path} has images of {" and ".join(found)}, by the column of parts of its table, but none of train; '
-                         'call some of them train.')
+        raise ValueError(f'{path} has labelled images of {" and ".join(found)}, but none of train; add some, or call these '
+                         'train.')
+    if told.features and not any(one.about for one in found.values()):
+        raise ValueError(f'data.features={told.features!r} names columns of a table, and {path} has none beside its images; '
+                         'leave it out, or set data.path to the table.')
     classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
-    form, notes = form_of_all(found, wanted, path), [note for one in found.values() for note in one.notes]
+    form = form_of_all(found, wanted, path)
+    notes = [*([left] if left else []), *(note for one in found.values() for note in one.notes)]
     about = '; '.join(one.about for one in found.values() if one.about)
     if len(classes) == 1:
         notes.append(f'there is one class, {classes[0]!r}; expected a folder for each')
@@ -150,7 +159,7 @@ def unlabelled(path: str, wanted: Wanted) -> images.ImageSource:
              for name, one in found.items()}
     notes = [f'{counted(len(tree.others), "file")} without the ending of an image {left_out(len(tree.others))} '
              f'({first(tree.others)})'] if tree.others else []
-    if len(like := _like_parts(tree)) > 1 and not split:
+    if len(like := _like_parts(tree.tops)) > 1 and not split:
         notes.append(f'the folders {_some(like)} in {tree.path} are no parts of the data; these are called train, valid and '
                      'test, and are beside each other alone')
     return images.ImageSource(parts, (), form, notes=tuple(notes))
@@ -168,26 +177,30 @@ def every(paths: Sequence[str], form: Format) -> images.Files:
     return images.Files(found, np.full(len(found), -1, np.int32), form)
 
 
-def labelled(paths: Sequence[str], told: Told = Told()) -> list[Pair]:
-    """The pairs of folders, tables and archives as `folder` reads them, and of image files, whose folder is the class."""
+def labelled(paths: Sequence[str], told: Told = Told(), classes: Collection[str] = ()) -> list[Pair]:
+    """The pairs of folders, tables and archives as `folder` reads them, and of image files, whose folder is the class; folders
+    of the names of `classes` are these, also if one is called train. Raises ValueError for several parts."""
     found = []
     for path in paths:
         _require_there(path)
         if os.path.isdir(path) or archives.is_archive(path):
-            found += _of_one_part(path, _parts(Tree.of(path), told))
+            tree = Tree.of(path)
+            of_classes = tree.nested and tree.tops <= {*classes}
+            found += _labelled(tree, told).pairs if of_classes else _of_one_part(path, _parts(tree, told))
         elif path.lower().endswith(_TABLES):
-            found += _of_one_part(path, _of_table_file(path, told).apart())
+            found += _of_one_part(path, _of_table_file(path, told))
         else:
             found.append((path, told.class_in(os.path.basename(os.path.dirname(os.path.abspath(path))), path)))
     return found
 
 
-def _of_one_part(path: str, parts: Mapping[str, Labelled]) -> Sequence[Pair]:
-    [first, *others] = parts.values()
-    if others:
-        raise ValueError(f'{path} has the parts {" and ".join(parts)}; give the folder or the table of one of them, or '
-                         "--split=PART for that of the run's own data.")
-    return first.pairs
+def _of_one_part(path: str, found: Found) -> Sequence[Pair]:
+    parts = {name: one.pairs for name, one in found.parts.items() if one.pairs}
+    if len(parts) > 1 or found.left:
+        said = f'the parts {" and ".join(parts)}' if len(parts) > 1 else f'more than one part ({found.left})'
+        raise ValueError(f'{path} has {said}; give a folder or a table that has the images of one part alone, or --split=PART '
+                         "for that of the run's own data.")
+    return next(iter(parts.values()), ())
 
 
 def _require_there(path: str) -> None:
@@ -231,57 +244,76 @@ def form_of_all(found: Mapping[str, Labelled], wanted: Wanted, path: str) -> For
     return wanted.of(height, width, 1 + 2 * coloured)
 
 
-def _parts(tree: Tree, told: Told) -> dict[str, Labelled]:
-    """{name of a part: its images}: of the folders train, test and so on where train has classes, or where one table labels
-    the images of all; else everything is 'train'."""
+def _parts(tree: Tree, told: Told) -> Found:
+    """The folders train, test and so on, if train has classes of its own; or the parts of one table; else all are 'train'."""
     inner = {name: tree.part(name, told) for name in PARTS if name in tree.tops}
-    if 'train' in inner and (not told.features or inner['train'].manifest(told)) and inner['train'].has_classes(told):
-        read = [name for name, one in inner.items() if one.has_classes(told)]
-        if not inner['train'].manifest(told):
-            _require_agreement(tree, inner['train'])
-        found, training = {}, None
-        for name in read:
-            one = _labelled(inner[name], told, training)
-            training = training or one
-            for part, of in (one.apart() if one.parts else {name: one}).items():  # a column says more than the folder
-                found[part] = found[part].with_more(of) if part in found else of
-        unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest(told)}') for name in read}
-        left = sorted(tree.tops - {*read})
-        notes = [f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or of no '
-                 f'known name, {left_out(len(left))}'] if left else []
-        notes += _unread(tree, unread)
-    elif 'train' in inner and len(tree.tops) == len(inner) and (tree.tables or not told.features):
-        if not tree.manifest(told):
+    if train := inner.get('train'):
+        if train.manifest(told) or (train.nested and not (told.features and tree.beside)):
+            return _with_classes_of_their_own(tree, inner, told)
+        if not tree.manifest(told) and len(tree.tops) == len(inner):
             raise FileNotFoundError(f'{tree.path} has the folders {_some(sorted(inner))} of images, but no folders of classes '
                                     "in them; make such folders, or a table such as train.csv with the columns 'file' and "
                                     "'label'.")
-        whole, names = _labelled(tree, told), {str(file): name for name, file in tree.images.items()}
-        pairs = {name: [one for one in whole.pairs if names[str(one[0])].startswith(f'{name}/')] for name in inner}
-        if not pairs['train']:
-            raise ValueError(f'{tree.path}/{tree.manifest(told)} labels no image of the folder train; add its images, or set '
-                             'data.path to a folder with classes.')
-        found = whole.apart() if whole.parts else {
-            name: Labelled(of, *((whole.about, whole.notes) if name == 'train' else ('', ()))) for name, of in pairs.items()}
-        loose = len(whole.pairs) - sum(map(len, pairs.values()))
-        notes = [f'{counted(loose, "image")} in {tree.path} itself {left_out(loose)}, as its folders are parts'] if (
-            loose and not whole.parts) else []
-    else:
-        if len(like := _like_parts(tree)) > 1 and len(like) == len(tree.tops) and not tree.tops <= {*PARTS}:
-            parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
-            raise ValueError(f'The folders {_some(like)} in {tree.path} are no classes; name them {" and ".join(parts)}, as '
-                             'parts of the data are called.')
-        found = _labelled(tree, told).apart()
-        what = 'the folder {} in {} is a class' if len(like) == 1 else 'the folders {} in {} are classes'
-        notes = [f'{what.format(_some(like), tree.path)}; parts of the data are called train, valid and test, and are beside '
-                 'each other alone'] if like and not tree.manifest(told) else []
-    leading = next(iter(found))
-    return found | {leading: dataclasses.replace(found[leading], notes=[*found[leading].notes, *notes])}
+    if tree.manifest(told):
+        return _apart(tree, _labelled(tree, told))
+    _require_named(tree, like := _like_parts(tree.tops))
+    what = 'the folder {} in {} is a class' if len(like) == 1 else 'the folders {} in {} are classes'
+    notes = [f'{what.format(_some(like), tree.path)}; parts of the data are called train, valid and test, and have classes'
+             ] if like else []
+    return Found({'train': _labelled(tree, told).with_notes(notes)})
 
 
-def _like_parts(tree: Tree) -> list[str]:
+def _with_classes_of_their_own(tree: Tree, inner: Mapping[str, Tree], told: Told) -> Found:
+    """Parts that are folders, each with folders of classes or a table; a table's column of parts says more than the folder."""
+    read = [name for name, one in inner.items() if one.manifest(told) or one.nested]
+    if not inner['train'].manifest(told):
+        _require_agreement(tree, 'train/')
+    found, training = {}, None
+    for name in read:
+        one = _labelled(inner[name], told, training)
+        training = training or one
+        for part, of in (one.apart() if one.parts else {name: one}).items():
+            found[part] = found[part].with_more(of) if part in found else of
+    unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest(told)}') for name in read}
+    first_part = next(iter(found))
+    found[first_part] = found[first_part].with_notes(_unread(tree, unread))
+    left = sorted(tree.tops - {*read})
+    return Found(found, f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or '
+                        f'of no known name, {left_out(len(left))}' if left else '')
+
+
+def _apart(tree: Tree, whole: Labelled) -> Found:
+    """The parts of the images of one table: by its column; else by the folders train, test and so on, if there are several of
+    these, or no others; else all are 'train'."""
+    if whole.parts:
+        return Found(whole.apart())
+    names = {str(file): name for name, file in tree.images.items()}
+    tops = [names[str(file)].rpartition('/')[0].partition('/')[0] for file, _ in whole.pairs]
+    _require_named(tree, _like_parts(tops))
+    inner = [name for name in PARTS if name in tops]
+    others = {*tops} - {*inner, ''}
+    if not inner or (others and ('train' not in inner or len(inner) == 1)):
+        return Found(whole.apart())
+    of = {name: [pair for pair, top in zip(whole.pairs, tops) if top == name] for name in inner}
+    found = {name: Labelled(pairs, '', ()) for name, pairs in of.items()}
+    found[inner[0]] = dataclasses.replace(whole, pairs=of[inner[0]])
+    loose = len(whole.pairs) - sum(map(len, of.values()))
+    return Found(found, f'{counted(loose, "image")} of the table in {tree.path}, but not in {" or ".join(inner)}, '
+                        f'{left_out(loose)}, as these are parts' if loose else '')
+
+
+def _like_parts(folders: Collection[str]) -> list[str]:
     """The folders whose names are like those of parts, if train is among them."""
-    alike = {name: LIKE_PARTS[name.lower()] for name in sorted(tree.tops) if name.lower() in LIKE_PARTS}
+    alike = {name: LIKE_PARTS[name.lower()] for name in sorted({*folders}) if name.lower() in LIKE_PARTS}
     return [*alike] if 'train' in alike.values() else []
+
+
+def _require_named(tree: Tree, like: Sequence[str]) -> None:
+    """Raises ValueError if one of several folders that are like parts has another name than these."""
+    if len(like) > 1 and not {*like} <= {*PARTS}:
+        parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
+        raise ValueError(f'The folders {_some(like)} in {tree.path} are no classes; name them {" and ".join(parts)}, as '
+                         'parts of the data are called.')
 
 
 def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Labelled:
@@ -294,10 +326,7 @@ def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Label
         more = "; a task that needs no classes reads them with data.source='unlabelled'" if tree.images else ''
         raise FileNotFoundError(f'{tree.path!r} holds {what}; expected one folder of image files a class, or images and a '
                                 f"table such as labels.csv with the columns 'file' and 'label'{more}.")
-    if told.features:
-        raise ValueError(f'data.features={told.features!r} names columns of a table, and {tree.path} has none beside its '
-                         'images; leave it out, or set data.path to the table.')
-    _require_agreement(tree, tree)
+    _require_agreement(tree)
     tops = sorted(tree.tops)
     notes = _unread(tree, [name for name in tree.tables if name in tree.beside or name.partition('/')[0] not in tops])
     if empty := sorted({name.partition('/')[0] for name in tree.folders}.difference(tops)):
@@ -311,16 +340,23 @@ def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Label
     return Labelled([(tree.images[name], classes[name.partition('/')[0]]) for name in mixed(nested)], '', notes)
 
 
-def _require_agreement(tree: Tree, classes: Tree) -> None:
-    """Raises ValueError if a table beside a tree gives images of one folder of `classes`, which is in it, different classes."""
+def _require_agreement(tree: Tree, inside: str = '') -> None:
+    """Raises ValueError if a table beside a tree gives images of one folder of it, or of its folder `inside`, different
+    classes."""
     for name in tree.beside:
+        part = name.partition('.')[0].lower() if inside else ''
+        if part in PARTS and f'{part}/' != inside:
+            continue
+        images = tree.below(part).images if part in PARTS else tree.images
         try:
-            said = image_tables.contradiction(Table(File(tree.tables[name], name)), classes.images)
+            said = image_tables.contradiction(Table(File(tree.tables[name], name)), images, '' if part in PARTS else inside)
         except ValueError:  # it cannot be read, and need not
             continue
         if said:
-            raise ValueError(f'The folders {_some(sorted(classes.tops))} in {classes.path} would be the classes, but by {name} '
-                             f'{said}; set data.path to {tree.path}/{name} to read it, or take it away.')
+            where = f'{tree.path}/{inside}'.rstrip('/')
+            folders = sorted(tree.below(inside[:-1]).tops if inside else tree.tops)
+            raise ValueError(f'The folders {_some(folders)} in {where} would be the classes, but by {name} {said}; set '
+                             f'data.path to {tree.path}/{name} to read it, or take it away.')
 
 
 def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
@@ -329,7 +365,7 @@ def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
             'the classes; set data.path to a table to read it'] if tables else []
 
 
-def _of_table_file(path: str, told: Told) -> Labelled:
+def _of_table_file(path: str, told: Told) -> Found:
     """The images that a table names, below its folder; of NAME.csv in the folder NAME if there is one."""
     if not path.lower().endswith(_TABLES):
         raise ValueError(f'{path} is no folder, archive ({", ".join(archives.ENDINGS)}) or table ({", ".join(_KINDS)}) of '
@@ -339,7 +375,7 @@ def _of_table_file(path: str, told: Told) -> Labelled:
     tree = Tree.of(folder)
     tree = tree if tree.images else Tree.of(os.path.dirname(folder))  # as annotations/labels.csv beside images/
     tree = tree.below(name) if name in tree.tops else tree
-    return image_tables.of_table(Table(file), tree.images, tree.path, told, path)
+    return _apart(tree, image_tables.of_table(Table(file), tree.images, tree.path, told, path))
 
 
 def _in_order(label: str) -> tuple:

@@ -28,7 +28,8 @@ LIKE_PARTS = {**{name: name for name in PARTS}, 'training': 'train', 'trainval':
 _FILE = ('file', 'file_name', 'filename', 'image', 'image_file', 'image_name', 'image_path', 'image_id', 'path', 'filepath',
          'img', 'id')
 _LABEL = ('label', 'labels', 'class', 'class_name', 'class_label', 'category', 'target')
-_PART = 'split', 'part', 'partition', 'subset', 'set', 'data set', 'dataset'
+_SPLIT = 'split', 'part', 'partition', 'subset'
+_PART = *_SPLIT, 'set', 'data set', 'dataset'
 _FEW = 20  # rows of a table that may all have classes of their own
 _COMPARED = 1000  # rows that are compared with the folders of images
 _CONVERT = 'convert the file to UTF-8'
@@ -84,6 +85,9 @@ class Labelled:
         about = '; '.join(dict.fromkeys(one for one in (self.about, more.about) if one))
         return Labelled([*self.pairs, *more.pairs], about, [*self.notes, *more.notes])
 
+    def with_notes(self, notes: Sequence[str]) -> 'Labelled':
+        return dataclasses.replace(self, notes=[*self.notes, *notes])
+
     def apart(self) -> dict[str, 'Labelled']:
         """{part: its images}; without a column of parts everything is 'train'."""
         if not self.parts:
@@ -109,9 +113,9 @@ def of_table(table: Table, images: Mapping[str, str | Member], folder: str, told
         return _labelled_by(table, images, folder, told, path, training)
 
 
-def contradiction(table: Table, images: Collection[str]) -> str:
-    """Two images of one folder to which the table gives different classes, by columns with known names; '' without any.
-    Raises ValueError if it cannot be read."""
+def contradiction(table: Table, images: Collection[str], inside: str = '') -> str:
+    """Two images of one folder, of those in the folder `inside`, to which the table gives different classes, by columns with
+    known names; '' without any. Raises ValueError if it cannot be read."""
     names, labels = _Names(images), {}
     table = _with_header(table, names, Told())
     file, label = (_column(table.names, known) for known in (_FILE, _LABEL))
@@ -120,7 +124,9 @@ def contradiction(table: Table, images: Collection[str]) -> str:
     for _, cells in itertools.islice(table.rows(), _COMPARED):
         if len(cells) <= max(file, label) or len(found := names.find(str(cells[file]).strip())) != 1:
             continue
-        before, known = labels.setdefault(found[0].partition('/')[0], (found[0], cells[label]))
+        if not found[0].startswith(inside):
+            continue
+        before, known = labels.setdefault(found[0].removeprefix(inside).partition('/')[0], (found[0], cells[label]))
         if known != cells[label]:
             return f'{before} is {str(known)[:40]!r} and {found[0]} is {str(cells[label])[:40]!r}'
     return ''
@@ -143,7 +149,7 @@ def _labelled_by(table, images, folder, told, path, training):
         raise ValueError(f'{path} labels images, of which {folder} has none; put it beside its images, or above them.')
     names = _Names(images)
     table = _with_header(table, names, told)
-    if training and training.names and not told.features and (
+    if training and training.names and (
             table.width < 2 or (table.names and training.names[1] not in table.names)):
         return Labelled([], '', [f'{path} has no column {training.names[1]!r}, as that of the training part has, and is left '
                                  'out with its images'])
@@ -202,12 +208,13 @@ def _read(table, columns, of_part, names, folder, told):
 
 
 def _no_parts(column, parts, others):
-    """A note of a column that says a part, but also what is none. Raises ValueError if it says several parts."""
+    """A note of a column that says a part, but also what is none. Raises ValueError if it says several parts, or has a name
+    that can mean nothing else."""
     if not others:
         return []
     said, place = next(iter(others.items()))
-    said = f'{place} has {said[:40]!r} in the column {column!r}'
-    if len(parts) > 1:
+    said = f'{place} has {repr(said[:40]) if said else "nothing"} in the column {column!r}'
+    if len(parts) > 1 or (parts and column.strip().lower() in _SPLIT):
         raise ValueError(f'{said}, and other lines {" and ".join(sorted(parts))}; expected train, valid or test: correct the '
                          'line, take it out, or rename the column.')
     return [f'{said}, which makes no parts, as they are called train, valid and test']

@@ -33,7 +33,7 @@ class Arrays:
     images: np.ndarray
     labels: np.ndarray
     scale: int
-    before: np.ndarray | None = None
+    before: tuple[np.ndarray, ...] = ()
 
     @classmethod
     def of(cls, images: np.ndarray, labels: np.ndarray, scale: int, wanted: Wanted) -> 'Arrays':
@@ -41,19 +41,22 @@ class Arrays:
         converted = _convert(images, wanted)
         if converted is images:
             return cls(images, labels.astype(np.int32), scale)
-        return cls(np.minimum(converted, scale), labels.astype(np.int32), scale, images)  # bicubic and lanczos overshoot
+        return cls(np.minimum(converted, scale), labels.astype(np.int32), scale, (images,))  # bicubic and lanczos overshoot
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def given(self) -> np.ndarray:
-        return self.images if self.before is None else self.before
+    def given(self) -> tuple[np.ndarray, ...]:
+        return self.before or (self.images,)
 
     @functools.cached_property
     def digest(self) -> str:
         """A digest of the examples, whatever their form is now."""
-        return cache.key(*(hashlib.sha256(np.ascontiguousarray(x)).hexdigest() for x in (self.given, self.labels)), self.scale)
+        images = hashlib.sha256()
+        for array in self.given:
+            images.update(np.ascontiguousarray(array))
+        return cache.key(images.hexdigest(), hashlib.sha256(np.ascontiguousarray(self.labels)).hexdigest(), self.scale)
 
     def take(self, numbers: np.ndarray, rng: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
         """float32 [len(numbers), h, w, c] in 0..1 and int32 labels; nothing is drawn of images in memory."""
@@ -63,7 +66,7 @@ class Arrays:
         """These examples, then those of others."""
         parts = (self, *others)
         join = lambda of: np.concatenate([of(part) for part in parts])
-        before = None if all(part.before is None for part in parts) else join(lambda part: part.given)
+        before = tuple(array for part in parts for array in part.given) if any(part.before for part in parts) else ()
         return Arrays(join(lambda part: part.images), join(lambda part: part.labels), self.scale, before)
 
 

@@ -70,7 +70,7 @@ class WorkdirTest(parameterized.TestCase):
     def test_code_of_ones_own_config_goes_on(self):
         mine = changed(model__name='mine.models:Gpt')
         with workdir.create(self.folder, mine):
-            self.assertEqual(workdir.check_unchanged(self.folder, mine), [])
+            self.assertEqual(workdir.check_unchanged(self.folder, mine)[0], [])
             with self.assertRaisesRegex(ValueError, "names code that is not Heed's, model.name='mine.models:Gpt'"):
                 workdir.check_unchanged(self.folder, CONFIG)
 
@@ -128,7 +128,7 @@ class WorkdirTest(parameterized.TestCase):
         dict(data__reader='a:C'), dict())
     def test_what_may_change_on_resume(self, **fields):
         with workdir.create(self.folder, CONFIG):
-            self.assertEqual(workdir.check_unchanged(self.folder, changed(**fields)),
+            self.assertEqual(workdir.check_unchanged(self.folder, changed(**fields))[0],
                              [name.replace('__', '.') for name in fields if name != 'train__steps'])
 
     @parameterized.parameters(

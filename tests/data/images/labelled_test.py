@@ -96,11 +96,17 @@ class IdxTest(ImageCase):
         self.write_idx('t10k-images-idx3-ubyte', PIXELS[30:, :4])
         with self.assertRaisesRegex(ValueError, 'different shapes, train of 6x5x1 and test of 4x5x1; set data.size to'):
             self.opened(source='idx')
-        self.assertEqual(self.opened(source='idx', size=8).shapes['image'][0][1:], (8, 8, 1))
+        opened = self.opened(source='idx', size=8, train='all', valid='')
+        self.assertEqual(next(opened.train(0))['image'].shape[1:], (8, 8, 1))
+        other = self.opened(source='idx', size=9, train='all', valid='')
+        self.assertEqual(opened.digest('all'), other.digest('all'))
+        images, _ = self.everything(opened.score([str(self.folder)], 4))  # of both sizes
+        self.assertLen(images, len(PIXELS))
         self.write_idx('t10k-images-idx3-ubyte', np.stack([PIXELS[30:]] * 3, -1))
         with self.assertRaisesRegex(ValueError, 'train of 6x5x1 and test of 6x5x3; set data.channels to 1 or 3'):
             self.opened(source='idx')
-        self.assertEqual(self.opened(source='idx', channels=1).shapes['image'][0][1:], (6, 5, 1))
+        opened = self.opened(source='idx', channels=1, train='all', valid='')
+        self.assertEqual(next(opened.train(0))['image'].shape[1:], (6, 5, 1))
 
     @parameterized.parameters('', 't10k-images-idx3-ubyte.gz', 'other')
     def test_score_takes_idx_files(self, name):

@@ -138,7 +138,7 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertEqual([opened.evaluation(split, 4).facts['images'] for split in ('train', 'valid')], [12, 4])
         self.assertIn("class from 'label' of", opened.describe())
         self.table('labels.csv', 'file,label\ntest/0.png,cat\n')
-        with self.assertRaisesRegex(ValueError, 'labels.csv labels no image of the folder train; add'):
+        with self.assertRaisesRegex(ValueError, 'has labelled images of test, but none of train; add'):
             self.opened(path())
 
     def test_a_table_beside_folders_of_classes_is_mentioned(self):
@@ -183,7 +183,7 @@ class ImageFoldersTest(parameterized.TestCase):
             self.assertIn(f", part from '{column}'", opened.describe())
         self.assertLen(self.labels(self.opened(valid='val'), 'all'), 12)
         for given in (path, self.folder):  # not those of training as well
-            with self.assertRaisesRegex(ValueError, 'has the parts train and val and test; give the folder or the'):
+            with self.assertRaisesRegex(ValueError, 'has the parts train and val and test; give a folder or a'):
                 self.opened().score([str(given)], 12)
 
     @parameterized.parameters(('train,0,train,', 4), ('A,test,B,test', 4))
@@ -205,7 +205,7 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertEqual([len(self.labels(opened, split)) for split in ('train', 'test')], [8, 4])
         path.write_text(rows('valid', 'valid', 'test'))
         for given in (self.folder, path):
-            with self.assertRaisesRegex(ValueError, 'has images of valid and test, by the column .* but none of train; call'):
+            with self.assertRaisesRegex(ValueError, 'has labelled images of valid and test, but none of train; add'):
                 self.opened(given)
         path.write_text(rows('test', 'test', 'test'))
         trained = self.folder.parent / 'trained'
@@ -230,10 +230,74 @@ class ImageFoldersTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "folders '0', '1' in .*train would be the classes, but by .* is 'cat' and "):
             self.opened()
 
+    @parameterized.parameters(
+        ('samples', 'labels.csv', ''), ('samples', '', ''), ('', 'labels.csv', ''), ('', '', 'fname,breed'))
+    def test_one_table_of_the_images_of_all_parts(self, more, path, features):
+        """Whatever else lies there, and whether the folder or the table is given."""
+        self.write(*(f'train/x/{number}.png' for number in range(4)), 'test/x/4.png', 'test/x/5.png')
+        self.write(*[f'{more}/6.png'] * bool(more))
+        header = 'fname,breed' if features or more else 'file,label'
+        self.table('labels.csv', f'{header}\n' + ''.join(
+            f'{"train" if n < 4 else "test"}/x/{n}.png,{"ab"[n % 2]}\n' for n in range(6)))
+        fields = {'features': header} if features or more else {}
+        given = self.folder / path
+        opened = self.opened(given, train='train', valid='test', **fields)
+        self.assertEqual([{*self.labels(opened, split)} for split in ('train', 'valid')], [{0, 1, 2, 3}, {4, 5}])
+        with self.assertRaisesRegex(ValueError, 'has the parts train and test; give a folder or a table'):
+            opened.score([str(given)], 2)
+
+    def test_a_table_above_folders_that_are_like_parts(self):
+        self.write('Train/0.png', 'Train/1.png', 'Test/2.png', 'samples/3.png')
+        path = self.table('labels.csv', 'fname,breed\nTrain/0.png,a\nTrain/1.png,b\nTest/2.png,a\n')
+        for given in (self.folder, path):
+            with self.assertRaisesRegex(ValueError, "folders 'Test', 'Train' in .* are no classes; name them test and train"):
+                self.opened(given, features='fname,breed')
+        path.write_text('fname,breed\nTrain/0.png,a\nTrain/1.png,b\n')
+        self.assertEqual(self.labels(self.opened(path, features='fname,breed')), {0: 'a', 1: 'b'})
+
+    def test_a_table_of_all_images_where_one_class_is_called_train(self):
+        self.write('bus/0.png', 'train/1.png')
+        path = self.table('labels.csv', 'file,label\nbus/0.png,x\ntrain/1.png,y\n')
+        self.assertEqual(self.labels(self.opened(path)), {0: 'x', 1: 'y'})
+
+    @parameterized.parameters(('0.png,cat\n1.png,dog\n', 'test.csv'), ('0.png,3\n1.png,0\n', 'sample_submission.csv'),
+                              ('7.png,3\n8.png,0\n', 'sample_submission.csv'))
+    def test_a_table_of_another_part_says_nothing_of_the_folders_of_training(self, rows, name):
+        self.write('train/cat/0.png', 'train/cat/1.png', 'train/dog/2.png')
+        self.write('test/7.png', 'test/8.png', *('test/0.png', 'test/1.png') * ('0.png' in rows))
+        self.table(name, f'id,label\n{rows}')
+        opened = self.opened(train='train')
+        self.assertEqual(self.labels(opened, 'train'), {0: 'cat', 1: 'cat', 2: 'dog'})
+
+    def test_columns_are_named_and_other_images_are_in_folders_of_classes(self):
+        self.write(*(f'train/{name}' for name, _ in ROWS[:4]), 'val/cat/4.png', 'val/dog/5.png')
+        self.table('train.csv', 'fname,breed\n' + ''.join(f'{name},{label}\n' for name, label in ROWS[:4]))
+        opened = self.opened(train='train', valid='val', features='fname,breed')
+        self.assertEqual([self.labels(opened, split) for split in ('train', 'valid')], [
+            {0: 'cat', 1: 'dog', 2: 'cat', 3: 'dog'}, {4: 'cat', 5: 'dog'}])
+        holdout = self.folder.parent / 'holdout'
+        self.write('cat/0.png', 'dog/1.png', root=holdout)
+        scored = np.concatenate([batch['label'] for batch in opened.score([str(holdout)], 2)])
+        self.assertEqual(np.bincount(scored).tolist(), [1, 1])
+
+    @parameterized.parameters('holdout/cat/4.png', 'test/4.png', 'Testing/dog/4.png')
+    def test_a_score_of_one_part_leaves_no_folder_out(self, name):
+        self.write('train/cat/0.png', 'train/dog/1.png', name)
+        with self.assertRaisesRegex(ValueError, f"more than one part .the folder '{name.partition('/')[0]}' in .* is left out"):
+            self.opened(train='train').score([str(self.folder)], 2)
+
+    def test_a_score_of_folders_of_classes_of_which_one_is_called_train(self):
+        trained = self.folder.parent / 'trained'
+        self.write('bus/0.png', 'car/1.png', 'train/2.png', root=trained)
+        self.write('train/a/0.png', 'bus/b/1.png', 'bus/3.png', 'train/c/4.png')
+        opened = self.opened(trained)
+        scored = np.concatenate([batch['label'] for batch in opened.score([str(self.folder)], 4)])
+        self.assertEqual(np.bincount(scored).tolist(), [2, 0, 2])
+
     def test_images_beside_the_folders_of_parts(self):
         self.write(*(f'train/{name}' for name, _ in ROWS[:8]), 'test/8.png', '9.png')
         self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{label}\n' for name, label in ROWS[:10]))
-        self.assertRegex(self.opened(train='train').describe(), 'CAUTION: 1 image in .* itself is left out, as its folders')
+        self.assertRegex(self.opened(train='train').describe(), 'CAUTION: 1 image of the table in .*, but not in train or test')
 
     def test_the_form_of_a_run_is_kept(self):
         self.write('cat/0.png', 'dog/1.png')
@@ -246,7 +310,7 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertEqual(next(iter(self.opened(channels=1).evaluation('all', 3)))['image'].shape, (3, 6, 5, 1))
         self.write('cat/0.png', 'cat/2.png', 'dog/1.png', size=(8, 8))
         again = Images(source='folder', path=str(self.folder), train='all', valid='', batch_size=4).open(kept)
-        with self.assertRaisesRegex(ValueError, 'images have 8x8 pixels, and the run was trained on 5x6; expected the'):
+        with self.assertRaisesRegex(ValueError, 'images have 8x8 pixels, and the run was trained on 6x5; expected the'):
             again.evaluation('all', 3)
 
     @parameterized.parameters('labels.csv', 'train.csv', 'train/metadata.csv')
@@ -264,12 +328,12 @@ class ImageFoldersTest(parameterized.TestCase):
         self.assertEqual(found, {'train': {0, 1}, 'valid': {2}, 'test': {3, 4, 5}})
         self.assertIn(", part from 'split'", opened.describe())
 
-    @parameterized.parameters('id\n4\n5\n', 'id,site\n4,a\n5,b\n')
-    def test_a_table_without_classes_beside_that_of_training(self, test):
+    @parameterized.product(test=['id\n4\n5\n', 'id,site\n4,a\n5,b\n'], features=['', 'id,label'])
+    def test_a_table_without_classes_beside_that_of_training(self, test, features):
         self.write('train/0.png', 'train/1.png', 'test/4.png', 'test/5.png')
         self.table('train.csv', 'id,site,label\n0,x,cat\n1,y,dog\n')
         self.table('test.csv', test)
-        opened = self.opened(train='train')
+        opened = self.opened(train='train', features=features)
         self.assertEqual((opened.classes, self.labels(opened, 'train')), (('cat', 'dog'), {0: 'cat', 1: 'dog'}))
         self.assertRegex(opened.describe(), "CAUTION: [^ ]*/test.csv has no column 'label', as that of the training part")
         with self.assertRaisesRegex(ValueError, "'test'"):
@@ -369,10 +433,9 @@ class ImageFoldersTest(parameterized.TestCase):
         opened = self.opened(source='unlabelled')
         self.assertLen(self.pixels(opened.evaluation('train', 4)), 4)
         self.assertRegex(opened.describe(), r"CAUTION: the folders 'Testing', 'Training' in .* are no parts of the data; these")
-        self.write('bird/4.png')
-        opened = self.opened()
-        self.assertEqual(opened.classes, ('Testing', 'Training', 'bird'))
-        self.assertRegex(opened.describe(), r"CAUTION: the folders 'Testing', 'Training' in .* are classes; parts of")
+        self.write('Meta/4.png')  # as GTSRB has it
+        with self.assertRaisesRegex(ValueError, "folders 'Testing', 'Training' in .* are no classes; name them test and train"):
+            self.opened()
         self.folder = self.folder.parent / 'several'
         self.write('Training/cat/0.png', 'eval/cat/1.png', 'evaluation/cat/2.png')
         with self.assertRaisesRegex(ValueError, 'are no classes; name them train and valid, as parts'):

@@ -34,7 +34,8 @@ class OfTableTest(parameterized.TestCase):
 
     @parameterized.parameters('vla', 'holdout', '')
     def test_a_value_that_is_no_part_beside_parts_is_refused(self, value):
-        with self.assertRaisesRegex(ValueError, f"csv:3 has '{value}' in the column 'split', and other lines test and train"):
+        said = repr(value) if value else 'nothing'
+        with self.assertRaisesRegex(ValueError, f"csv:3 has {said} in the column 'split', and other lines test and train"):
             self.read('file,label,split', '0.png,a,train', f'1.png,b,{value}', '2.png,a,test', '3.png,b,test')
 
     def test_a_column_with_other_things_beside_train_makes_no_parts(self):
@@ -109,8 +110,14 @@ class OfTableTest(parameterized.TestCase):
 
     def test_no_value_in_a_column_of_parts(self):
         path = self.folder.parent / 'labels.parquet'
-        parquet.write_table(pyarrow.table({'image': ['0.png', '1.png'], 'label': ['a', 'b'], 'split': ['train', None]}), path)
-        self.assertRegex(self.of(path).notes[-1], "row 2 has '' in the column 'split'")
+        write = lambda column, part: parquet.write_table(pyarrow.table({
+            'image': ['0.png', '1.png'], 'label': ['a', 'b'], column: [part, None]}), path)
+        write('set', 'train')
+        self.assertRegex(self.of(path).notes[-1], "row 2 has nothing in the column 'set'")
+        for part in ('train', 'test'):  # the others may be those of training, or of no part
+            write('split', part)
+            with self.assertRaisesRegex(ValueError, f"row 2 has nothing in the column 'split', and other lines {part}; exp"):
+                self.of(path)
 
     def test_nothing_to_read(self):
         with self.assertRaisesRegex(ValueError, 'labels.csv is empty; expected a file and its class in each line'):
