@@ -102,7 +102,7 @@ class DeitTest(experiments.TestCase):
                 images.meanings = images.meanings | {'classes': labelled.cache.key(*reversed(images.classes))}
 
         with mock.patch.object(labelled.OpenImages, '__init__', turned):
-            self.refused("whose classes differ from this run's")
+            self.refused("whose classes differ from this run's, .* name a run with the same\\.")
 
     def test_what_is_no_run_on_images_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'distils a run on images; name its workdir'):

@@ -63,9 +63,9 @@ class Companions:
         own, theirs = self.data.meanings, found.data.meanings
         for what in () if self.planned else own:
             if what in theirs and own[what] != theirs[what]:
+                start = '' if 'image size' in own else f', or start from it with --config.init_from={folder}'
                 raise ValueError(f'companions.{name} is {folder!r}, whose {what} differ{"s" * (what[-1] != "s")} from this '
-                                 f'run\'s, so that its outputs mean something else; name a run with the same, or '
-                                 f'with texts start from it with --config.init_from={folder}.')
+                                 f'run\'s, so that its outputs mean something else; name a run with the same{start}.')
         return found
 
 
