@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from transformer.attention.by_layer import ByLayer
 from transformer.attention.context import Context
@@ -22,12 +23,13 @@ class Groups(NamedTuple):
       x: [B·groups, t, D].
       context: that of the attention in a group.
       whole: a function of the attention's output [B·groups, t, D] -> [B, T, D].
-      pairs: a function of arrays over the pairs of a group [B·groups, N, t, t] -> [B, N, T, T]; 0 for tokens of two groups.
+      rows: a function of arrays over the pairs of a group [B·groups, N, t, t] -> [B, N, T, t], for each token those with the
+        tokens of its group, in the order of `Partition.keys`; 0 for padding.
     """
     x: jax.Array
     context: Context
     whole: Callable = lambda x: x
-    pairs: Callable = lambda x: x
+    rows: Callable = lambda x: x
 
 
 class Partition(abc.ABC):
@@ -45,6 +47,10 @@ class Partition(abc.ABC):
     def grid(self, whole: tuple) -> tuple:
         """(rows, columns) of the patches of a group, in an image with (rows, columns) of patches."""
         return whole
+
+    def keys(self, whole: tuple) -> np.ndarray | None:
+        """[T, t], for each patch of such an image the numbers of those of its group, -1 for padding; None: all, in order."""
+        return None
 
     @abc.abstractmethod
     def __call__(self, x: jax.Array, context: Context) -> Groups:

@@ -178,7 +178,7 @@ class Seen:
     """The attention weights of all layers of a model on one example.
 
     Attributes:
-      layers: {layer: weights [N, T, S]}.
+      layers: {layer: weights [N, T, S]}; of a layer with a partition as of `maps.read`.
       found: their entries from `maps.read`.
       steps: {layer: (scores, mask), each [N, T, S]}; empty if not requested.
     """
@@ -196,10 +196,20 @@ class Seen:
         flow = dataclasses.replace(self, found=found, layers=layers).rollout() if within and found else None
         return pictures.Maps(layers, found, queries, keys, title, steps=part(self.steps), rollout=flow, **style)
 
+    @property
+    def sure(self) -> bool:
+        """Whether the weights of all layers are distributions over the positions."""
+        return all(one['entropy'] is not None for one in self.found)
+
     def rollout(self) -> np.ndarray | None:
         """Attention rollout, if the weights are distributions over the positions; else None."""
-        sure = all(one['entropy'] is not None for one in self.found)
-        return maps.rollout(list(self.layers.values())) if sure else None
+        return maps.rollout(list(self.layers.values())) if self.sure else None
+
+    def spread(self, keys: Mapping[str, np.ndarray]) -> 'Seen':
+        """The same with the weights of groups between all positions; keys: from `maps.keys_of`."""
+        whole = lambda name, x: maps.spread(x, keys.get(name))
+        return dataclasses.replace(self, layers={name: whole(name, x) for name, x in self.layers.items()}, steps={
+            name: tuple(whole(name, x) for x in parts) for name, parts in self.steps.items()})
 
 
 def look(snapshot: Any, steps: bool, part: Callable = lambda x: x, **inputs: Any) -> Seen:

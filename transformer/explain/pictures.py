@@ -3,18 +3,21 @@
 import dataclasses
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from display import figures, fonts
+from transformer.explain.maps import ALL_HEADS
 
 FINEST = 0.11  # inches of a token whose label is shown, in a figure as wide as a README
 LIGHT = 8  # colours go to this many times the weight of a key if all have the same, so that uniform weights look light
 UNIFORM = 0.99  # the share of the highest entropy from which weights are called uniform
 ENTROPY = 'the number above a panel is its mean entropy in nats'
 EVEN = "'uniform' marks one within 1 % of the highest entropy possible, whose queries attend to all keys alike"
+TITLE, LINE = 7.5, 0.13  # points of the title of a panel, inches of one of its lines, both times `figures.scale`
 SIGNS = {' ': '␣', '\n': '↵', '\t': '⇥'}
 _SEEN = '#4a90c4', '#ededed'  # colours of what a mask shows and hides
 
@@ -75,11 +78,15 @@ def attention(*sections: Maps, title: str = '') -> Any:
 
 
 def counted(found: Sequence[Mapping]) -> str:
-    """'2 layers of 4 heads' for the entries of layers, 'attention layers' where a block has several."""
-    heads = sorted({len(one['heads']) for one in found})
-    most = f'{heads[0]}' if len(heads) == 1 else f'{heads[0]} to {heads[-1]}'
+    """'2 layers of 4 heads' for the entries of layers, 'attention layers' where a block has several. Layers of which all heads
+    are shown together do not tell how many these are."""
+    heads = sorted({len(one['heads']) for one in found if one['heads'] != [ALL_HEADS]})
     kind = 'attention layer' if any('/' in one['layer'] for one in found) else 'layer'
-    return f'{len(found)} {kind}{"s" * (len(found) != 1)} of {most} head{"s" * (heads[-1] != 1)}'
+    layers = f'{len(found)} {kind}{"s" * (len(found) != 1)}'
+    if not heads:
+        return layers
+    most = f'{heads[0]}' if len(heads) == 1 else f'{heads[0]} to {heads[-1]}'
+    return f'{layers} of {most} head{"s" * (heads[-1] != 1)}'
 
 
 def _caption(sections, found, every):
@@ -128,7 +135,8 @@ def _size(maps, larger):
         labels, shown, _ = _labels(tokens, side, maps.longest, larger)
         inches.append(0.065 * larger * max(len(labels[i]) for i in shown))
     return (maps.columns * (width + 0.12) + inches[0] + 0.9 + 1.1 * larger,
-            maps.rows * (height + 0.1 + 0.16 * larger) + inches[1] + 0.65 * larger)
+            maps.rows * (height + 0.1 + (0.03 + LINE * lines_of_titles(maps.found, width / larger)) * larger) + inches[1]
+            + 0.65 * larger)
 
 
 def _signed(maps):
@@ -153,7 +161,7 @@ def _panels(figure, maps, larger):
         if one['layer'] in maps.steps:
             rows += _steps(one, *maps.steps[one['layer']])
         label = named(one) if one['layer'] not in maps.steps else f'softmax\n{named(one)}'
-        rows.append(PanelRow(label, layers[one['layer']], titles(one), style,
+        rows.append(PanelRow(label, layers[one['layer']], titles(one, width / larger), style,
                              f'{what} ({"linear" if signed else "square-root"} scale)'))
     if maps.title:
         figure.suptitle(maps.title, fontsize=10 * larger)
@@ -164,7 +172,7 @@ def _panels(figure, maps, larger):
             axes.set(xticks=[], yticks=[])
         images = [axes.imshow(panel, interpolation='nearest', **row.style) for axes, panel in zip(line, row.panels)]
         for axes, title in zip(line, row.titles):
-            axes.set_title(title, fontsize=7.5 * larger, pad=3)
+            axes.set_title(title, fontsize=TITLE * larger, pad=3)
         for axes in line[len(row.titles):]:
             axes.spines[:].set_visible(False)
         if maps.steps and images:
@@ -232,12 +240,20 @@ def layer(path: str) -> str:
     return (f'stage {stage[1]}, ' if stage else '') + re.sub('.*block_(\\d+).*', r'layer \1', path)
 
 
-def titles(one: Mapping) -> list[str]:
-    """The titles of the panels of a layer: the head, its entropy, and whether its weights are uniform."""
+def titles(one: Mapping, width: float = math.inf) -> list[str]:
+    """The titles of the panels of a layer: the head, its entropy, and whether its weights are uniform; in lines of `width`, in
+    inches of a figure that is not enlarged."""
     entropies = one['entropy'] or [None] * len(one['heads'])
     names = [f'head {head}' if isinstance(head, int) else head for head in one['heads']]
     even = lambda value: ', uniform' if value >= UNIFORM * one['highest_entropy'] > 0 else ''
-    return [name + ('' if value is None else f'  {value:.2f}{even(value)}') for name, value in zip(names, entropies)]
+    most = int(min(1000, max(8, width / (0.6 * TITLE / 72))))  # characters
+    return [textwrap.fill(name + ('' if value is None else f'  {value:.2f}{even(value)}'), most)
+            for name, value in zip(names, entropies)]
+
+
+def lines_of_titles(found: Sequence[Mapping], width: float) -> int:
+    """How many lines the titles need at most; arguments as of `titles`."""
+    return max((title.count('\n') + 1 for one in found for title in titles(one, width)), default=1)
 
 
 def _ticks(axis, names, larger, **style):

@@ -43,15 +43,16 @@ class Block(nn.Module):
 
         With a source, the cache holds its projection under 'source'. `aux` has further outputs of the branches: 'attention' and
         'cross_attention', their weights [B, N, T, S], 'attention/scores' and 'attention/visible', and 'hidden', the output of
-        the block, if these are captured, and the auxiliary outputs of the feed-forward."""
+        the block, if these are captured, and the auxiliary outputs of the feed-forward. Of the partition's groups, they are
+        as of `Groups.rows`."""
         new, aux = {}, {}
 
         def attention(x):
-            x, inside, whole, pairs = self.partition(x, context)
+            x, inside, whole, rows = self.partition(x, context)
             out, own, more = self.attention(name='attention')(
                 x, context=inside, key=fold(key, 'attention'), cache=cache, head_mask=inside.head_mask.get('attention'))
             new.update(own or {})
-            aux.update({name: pairs(one) for name, one in _named('attention', more).items()})
+            aux.update({name: rows(one) for name, one in _named('attention', more).items()})
             return whole(out)
 
         def cross_attention(x):

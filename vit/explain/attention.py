@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from display import figures
-from transformer.explain import page, pictures
-from transformer.explain.attention import View, look
+from transformer.explain import maps, page, pictures
+from transformer.explain.attention import MOST_TOKENS, Seen, View, look
 from transformer.explain.pictures import named, titles
 from vit.contracts import Staged
 
 _POSITIVE, _NEGATIVE = '#ff8c00', '#0072B2'  # which colour-blind readers can tell apart, on black and on white
+CLASS_TOKEN, ALL_PATCHES = 'the class token attends to', 'all patches attend to on average'
+DOWN, ACROSS = 'query: the patch that attends (row,column)', 'key: the patch that is attended to'
 
 
 def read_out(weights: np.ndarray, front: Sequence[str]) -> np.ndarray:
@@ -33,9 +35,13 @@ class ImageView(View):
 
     def figure(self) -> Any:
         section, = self.sections
-        return super().figure() if section.steps else attention(
-            section.layers, section.rollout, self.image, section.found, patch=self.patch, front=self.front,
-            title=self.title or self.counted())
+        if section.steps:
+            return super().figure()
+        cells = (*(side // self.patch for side in self.image.shape[:2]), self.patch)
+        return attention({name: read_out(x, self.front) for name, x in section.layers.items()},
+                         None if section.rollout is None else read_out(section.rollout, self.front), self.image, section.found,
+                         cells=dict.fromkeys(section.layers, cells), title=self.title or self.counted(),
+                         reads=CLASS_TOKEN if 'class' in self.front else ALL_PATCHES)
 
     def page(self) -> str:
         from PIL import Image
@@ -49,59 +55,105 @@ class ImageView(View):
 
 @dataclasses.dataclass(frozen=True)
 class StagesView(View):
-    """A `View` over an image [height, width, channels] in 0..1, with a section for each stage.
+    """A `View` over an image [height, width, channels] in 0..1 of a model with stages; it has sections, one for each stage,
+    if there are steps to show.
 
     Attributes:
-      cells: as of `vit.contracts.Staged`.
-      rollout: [patches of the last stage, patches of the first], or None.
+      heats: {layer: [N, patches]}, the weight of each patch of its stage, averaged over those that attend to it.
+      rollout: the same of all layers, [patches of the first stage], or None.
+      found: the entries of `transformer.explain.maps.read`.
+      cells: {layer: cells of its stage}, as of `vit.contracts.Staged`.
+      padded: whether the padding of windows has some of the weights.
     """
     image: np.ndarray = dataclasses.field(kw_only=True)
-    cells: Mapping[str, tuple[int, int, int]] = dataclasses.field(kw_only=True)
+    heats: Mapping[str, np.ndarray] = dataclasses.field(kw_only=True)
     rollout: np.ndarray | None = dataclasses.field(kw_only=True)
+    found: Sequence = dataclasses.field(kw_only=True)
+    cells: Mapping[str, tuple[int, int, int]] = dataclasses.field(kw_only=True)
+    padded: bool = dataclasses.field(kw_only=True)
 
     def figure(self) -> Any:
-        if any(section.steps for section in self.sections):
-            return super().figure()
-        layers = {name: x for section in self.sections for name, x in section.layers.items()}
-        found = [one for section in self.sections for one in section.found]
-        return attention(layers, self.rollout, self.image, found, patch=self.cells['stage_0'][2],
-                         cells={name: self.cells[name.partition('/')[0]] for name in layers}, finest=self.cells['stage_0'],
-                         title=self.title or self.counted())
+        return super().figure() if self.sections else attention(
+            self.heats, self.rollout, self.image, self.found, cells=self.cells, reads=ALL_PATCHES,
+            title=self.title or self.counted(), padded=self.padded)
 
     def page(self) -> str:
         raise ValueError('A page shows the patches of a single grid, but the stages of this model have several; give '
                          '--attention=OUT.png.')
 
+    def counted(self) -> str:
+        return f'Attention weights of {pictures.counted(self.found)}'
+
 
 def of_stages(snapshot: Any, file: str, steps: bool = False) -> tuple:
     """As `of_image`, of a model with stages; rollout goes through their merging, which gives each of the merged patches an
-    equal share."""
+    equal share. Windows have weights between their own patches alone, as many as the model itself computes."""
     image, note = snapshot.data.seen(file)
-    cells, seen, sections, flow = snapshot.model.cells(image.shape[:2]), look(snapshot, steps, image=image[None]), [], None
-    for number, (name, (rows, columns, _)) in enumerate(cells.items()):
-        places = [f'{row},{column}' for row in range(rows) for column in range(columns)]
-        own = lambda layer: layer.startswith(f'{name}/')  # noqa: B023
-        section = seen.section(places, places, f'stage {number}', own, down='query: the patch that attends (row,column)',
-                               across='key: the patch that is attended to')
-        if section.rollout is None:
-            flow = None
-        elif not sections:
-            flow = section.rollout
-        elif flow is not None:
-            flow = section.rollout @ merged(cells[f'stage_{number - 1}'], cells[name]) @ flow
-        sections.append(section)
-    view = StagesView(sections, image=snapshot.data.visible(image), cells=cells, rollout=flow)
-    read = None if flow is None else flow.mean(0).reshape(cells['stage_0'][:2]).tolist()
+    stages = snapshot.model.cells(image.shape[:2])
+    keys = maps.keys_of(snapshot.model, lambda attention: stages[attention.partition('/')[0]][:2])
+    if steps:
+        require_few(stages['stage_0'])
+    seen = look(snapshot, steps, image=image[None])
+    cells = {layer: stages[layer.partition('/')[0]] for layer in seen.layers}
+    heats = {layer: maps.received(x, keys.get(layer)) for layer, x in seen.layers.items()}
+    flow = through(stages, seen, keys)
+    view = StagesView(
+        _squares(seen.spread(keys), stages) if steps else (), image=snapshot.data.visible(image), heats=heats, rollout=flow,
+        found=seen.found, cells=cells, padded=any((keys[one['layer']] < 0).any() for one in seen.found
+                                                 if one['entropy'] and one['layer'] in keys))
+    read = None if flow is None else flow.reshape(stages['stage_0'][:2]).tolist()
     return view, seen.found, {'image': file, 'rollout': read} | ({'note': note} if note else {})
 
 
-def merged(before: tuple, after: tuple) -> np.ndarray:
-    """[patches of the stage `after`, patches of that `before`]: the share of each patch in the one into which it is merged."""
+def _squares(seen, stages):
+    """For each stage its weights from patch to patch."""
+    sections = []
+    for number, (name, cells) in enumerate(stages.items()):
+        places = _places(*cells[:2])
+        sections.append(seen.section(
+            places, places, f'stage {number}', lambda layer: layer.startswith(f'{name}/'), within=False,  # noqa: B023
+            down=DOWN, across=ACROSS))
+    return sections
+
+
+def through(stages: Mapping, seen: Seen, keys: Mapping) -> np.ndarray | None:
+    """[patches of the first stage], rollout through all stages to the mean of the patches of the last; None if there is none.
+
+    Args:
+      stages: {stage: (rows, columns, pixels along a side of a patch)}, in their order.
+      keys: as of `transformer.explain.maps.keys_of`.
+    """
+    if not seen.sure:
+        return None
+    share, after = None, None
+    for name, cells in reversed(stages.items()):
+        count = cells[0] * cells[1]
+        share = np.full(count, 1 / count) if share is None else unmerged(share, cells, after)
+        layers = [layer for layer in seen.layers if layer.startswith(f'{name}/')]
+        share = maps.rollout([seen.layers[layer] for layer in layers], share, [keys.get(layer) for layer in layers])
+        after = cells
+    return share
+
+
+def unmerged(share: np.ndarray, before: tuple, after: tuple) -> np.ndarray:
+    """[patches of the stage `before`]: of the share of each patch of the stage `after` an equal part for those merged into
+    it."""
     times = after[2] // before[2]
-    into = np.arange(after[0] * after[1])
     row, column = np.divmod(np.arange(before[0] * before[1]), before[1])
-    shares = (into[:, None] == row // times * after[1] + column // times).astype(np.float64)
-    return shares / shares.sum(-1, keepdims=True)
+    into = row // times * after[1] + column // times
+    return (share / np.maximum(np.bincount(into, minlength=len(share)), 1))[into]
+
+
+def require_few(cells: tuple) -> None:
+    """Raises ValueError if there are too many patches for panels with a row and a column for each."""
+    rows, columns, _ = cells
+    if rows * columns > MOST_TOKENS:
+        raise ValueError(f'--steps draws a row and a column for each of {rows}x{columns} patches, but a picture shows '
+                         f'{MOST_TOKENS} at most; leave it out.')
+
+
+def _places(rows, columns):
+    return [f'{row},{column}' for row in range(rows) for column in range(columns)]
 
 
 def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
@@ -110,80 +162,79 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     if isinstance(snapshot.model, Staged):
         return of_stages(snapshot, file, steps)
     (image, note), model = snapshot.data.seen(file), snapshot.model
-    seen = look(snapshot, steps, image=image[None])
-    rows = image.shape[0] // model.patch
-    places = [f'{row},{column}' for row in range(rows) for column in range(image.shape[1] // model.patch)]
-    names = [*model.front, *places]
-    section = seen.section(names, names, down='query: the patch that attends (row,column)',
-                           across='key: the patch that is attended to')
+    grid = tuple(side // model.patch for side in image.shape[:2])
+    if steps:
+        require_few((*grid, model.patch))
+    seen = look(snapshot, steps, image=image[None]).spread(maps.keys_of(model, lambda _: grid))
+    names = [*model.front, *_places(*grid)]
+    section = seen.section(names, names, down=DOWN, across=ACROSS)
     view = ImageView([section], image=snapshot.data.visible(image), patch=model.patch, front=model.front)
-    read = None if section.rollout is None else read_out(section.rollout, model.front).reshape(rows, -1).tolist()
+    read = None if section.rollout is None else read_out(section.rollout, model.front).reshape(grid).tolist()
     return view, seen.found, {'image': file, 'rollout': read} | ({'note': note} if note else {})
 
 
-def attention(layers: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, patch: int,
-              front: Sequence[str] = (), cells: Mapping | None = None, finest: tuple | None = None,
-              title: str = '') -> Any:
+def attention(heats: Mapping, rollout: np.ndarray | None, image: np.ndarray, found: Sequence, *, cells: Mapping, reads: str,
+              title: str = '', padded: bool = False) -> Any:
     """A figure of the image, of attention rollout over it, and of the weights that each head (across) of each layer (down)
     gives the patches. Each panel is scaled to its own maximum; negative weights, which mechanisms other than softmax may have,
     are blue.
 
     Args:
-      layers: {name: weights [N, T, T]}.
-      rollout: [T, T], or None if the weights are no distributions.
+      heats: {layer: [N, patches]}, the weight of each patch.
+      rollout: [patches of the first layer], or None if the weights are no distributions.
       image: [height, width, channels], in 0..1.
       found: the result of `transformer.explain.maps.read` for the weights.
-      patch: side of a patch in pixels.
-      front: the names of the tokens before the patches.
-      cells: {layer: (rows, columns, pixels along a side of a patch)}, and `finest` the same for rollout; None: the patches
-        cover the image, and have this side in all layers.
+      cells: {layer: (rows, columns, pixels along a side of a patch)}.
+      reads: whose weights they are, with its verb.
       title: by default what `counted` says of the layers.
+      padded: whether the padding of windows has some of the weights.
     """
     rows, columns = len(found), max(1, *(len(one['heads']) for one in found))
     side = max(1.2, min(24 / columns, 24 / rows, 2.2))
     wide = max(2.4, side)  # of the image
     width = columns * (side + 0.1) + wide + 2.0
     larger = figures.scale(width)
-    figure, body = figures.new(width, max(rows * (side + 0.1 + 0.2 * larger), 2 * wide + 1.4 * larger) + 0.3)
+    above = (0.07 + pictures.LINE * pictures.lines_of_titles(found, side / larger)) * larger
+    figure, body = figures.new(width, max(rows * (side + 0.1 + above), 2 * wide + 1.4 * larger) + 0.3)
     whole, heads = body.subfigures(1, 2, width_ratios=[wide + 0.2, width - wide - 0.2])
     below = max(figure.get_figheight() - 0.3 - 2 * (wide + 0.7 * larger), 0.01)
     first, second, rest = whole.subplots(3, 1, height_ratios=[wide + 0.7 * larger, wide + 0.7 * larger, below])
     rest.set_axis_off()
     _show(first, image)
     height, breadth = image.shape[:2]
-    finest = finest or (height // patch, breadth // patch, patch)
+    finest = cells[found[0]['layer']]
+    patch = finest[2]
     first.set_title('image', fontsize=9 * larger)
     first.set_xlabel(f'{breadth} x {height} pixels,\npatches of {patch} x {patch}', fontsize=8 * larger)
     if rollout is None:
         second.set_axis_off()
     else:
-        read = read_out(rollout, front)
-        _overlay(second, image, read - read.min(), finest)  # every patch has a positive weight in a rollout
+        _overlay(second, image, rollout - rollout.min(), finest)  # every patch has a positive weight in a rollout
         second.set_title('attention rollout,\nall layers', fontsize=9 * larger)
         second.set_xlabel('weight above\nthe lowest', fontsize=8 * larger)
-    signed = any((weights < 0).any() for weights in layers.values())
+    signed = any((heat < 0).any() for heat in heats.values())
     grid = heads.subplots(rows, columns, squeeze=False)
     for axes_of_layer, one in zip(grid, found):
         axes_of_layer[0].set_ylabel(named(one), fontsize=8.5 * larger)
         for axes in axes_of_layer:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        for axes, weights, name in zip(axes_of_layer, layers[one['layer']], titles(one)):
-            _overlay(axes, image, read_out(weights, front), (cells or {}).get(one['layer'], finest))
-            axes.set_title(name, fontsize=7.5 * larger, pad=3)
+        for axes, heat, name in zip(axes_of_layer, heats[one['layer']], titles(one, side / larger)):
+            _overlay(axes, image, heat, cells[one['layer']])
+            axes.set_title(name, fontsize=pictures.TITLE * larger, pad=3)
     bar = heads.colorbar(_scale(signed), ax=grid, shrink=min(1.0, 2.4 * larger / (rows * side)), aspect=14, pad=0.02)
     bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
     sure, apart = any(one['entropy'] for one in found), any(one['entropy'] is None for one in found)
-    padded = any(one['entropy'] and (layers[one['layer']].sum(-1) < 1 - 1e-3).any() for one in found)
-    reads = 'the class token attends to' if 'class' in front else 'all patches attend to on average'
-    said = [f'Each panel is a head and shows in orange over the image which patches {reads}',
+    each = 'a head, or all heads of a layer together,' if any(maps.ALL_HEADS in one['heads'] for one in found) else 'a head'
+    said = [f'Each panel is {each} and shows in orange over the image which patches {reads}',
             'a weight of 0 leaves the image as it is',
             *(['blue patches have negative weights'] if signed else []),
             *(['the padding of windows has the rest of the weights'] if padded else []),
             *([pictures.ENTROPY] if sure else []),
-            *(['panels without one are of layers whose weights are no shares of the patches, such as attention between '
-               'channels'] if sure and apart else []), *pictures.even(found)]
+            *pictures.even(found),
+            *([f'{"panels without one are of layers whose" if sure else "the"} weights are no shares of the patches, as of '
+               'attention between channels, so there is no rollout'] if apart else [])]
     return figures.explain(figure, title or f'Attention weights of {pictures.counted(found)}', '; '.join(said) + '.')
 
 

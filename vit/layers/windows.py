@@ -57,6 +57,10 @@ class Windows(Partition):
     def grid(self, whole: tuple) -> tuple:
         return self.fit(whole)[0]
 
+    def keys(self, whole: tuple) -> np.ndarray:
+        place = self._place(whole)
+        return place.tokens[place.windows]
+
     def __call__(self, x: jax.Array, context: Context) -> Groups:
         sizes = context.encoding.sizes
         if sizes.grid is None or sizes.extra:
@@ -66,7 +70,7 @@ class Windows(Partition):
         if x.shape[1] != sizes.grid[0] * sizes.grid[1]:
             raise ValueError(f'partition={self} needs all patches of the grid of {sizes.grid[0]}x{sizes.grid[1]}, and is given '
                              f'{x.shape[1]}; use Whole().')
-        place = _Place(sizes.grid, *self.fit(sizes.grid), self.roll_first)
+        place = self._place(sizes.grid)
         count, row = place.tokens.shape[0], jnp.arange(place.tokens.shape[1])
         size, mask = place.size, context.mask
         if any(place.shift):
@@ -77,7 +81,10 @@ class Windows(Partition):
         each = lambda factors: jnp.repeat(factors, count, 0) if factors.ndim > 1 else factors
         inside = dataclasses.replace(context, mask=mask, encoding=encoding, head_mask={
             branch: each(factors) for branch, factors in context.head_mask.items()})
-        return Groups(place.apart(x), inside, place.back, place.pairs)
+        return Groups(place.apart(x), inside, place.back, place.rows)
+
+    def _place(self, grid):
+        return _Place(grid, *self.fit(grid), self.roll_first)
 
 
 class _Place:
@@ -85,6 +92,7 @@ class _Place:
 
     Attributes:
       tokens: [windows, t], the number of the patch, -1 for padding.
+      windows: [T], the window of each patch, and `inside` its place there.
       regions: [windows, t], numbers from 1 on of the regions whose patches are neighbours in the image.
     """
 
@@ -93,6 +101,9 @@ class _Place:
         self.padded = tuple(-(-side // one) * one for side, one in zip(grid, size))
         numbers = 1 + np.arange(grid[0] * grid[1]).reshape(1, -1, 1)
         self.tokens = self.apart(numbers, np)[..., 0] - 1
+        window, inside = np.nonzero(self.tokens >= 0)
+        order = np.argsort(self.tokens[window, inside])
+        self.windows, self.inside = window[order], inside[order]
         # On each side of the padded grid [0, H - M), [H - M, H - s) and [H - s, H), for windows of M and a shift of s.
         rows, columns = (sum((np.arange(side) >= side - most).astype(np.int32) for most in (one, by))
                          for side, one, by in zip(self.padded, size, shift))
@@ -116,13 +127,11 @@ class _Place:
             x = step(x)
         return x.reshape(x.shape[0], -1, x.shape[-1])
 
-    def pairs(self, x: jax.Array) -> jax.Array:
-        """[B·windows, N, t, t] -> [B, N, T, T], without the padding."""
+    def rows(self, x: jax.Array) -> jax.Array:
+        """[B·windows, N, t, t] -> [B, N, T, t], a row for each patch with the keys of its window; 0 for padding."""
         windows, t = self.tokens.shape
-        x = x.reshape(-1, windows, x.shape[1], t, t).swapaxes(1, 2)
-        most = self.grid[0] * self.grid[1]
-        out = jnp.zeros((*x.shape[:2], most + 1, most + 1), x.dtype)  # the last row and column take the padding
-        return out.at[:, :, self.tokens[:, :, None], self.tokens[:, None]].set(x)[..., :most, :most]
+        x = x.reshape(-1, windows, x.shape[1], t, t)[:, self.windows, :, self.inside]  # [T, B, N, t]
+        return jnp.where(self.tokens[self.windows][:, None, None] >= 0, x, jnp.zeros((), x.dtype)).transpose(1, 2, 0, 3)
 
     def _cut(self, x):
         (h, w), (height, width) = self.size, x.shape[1:3]

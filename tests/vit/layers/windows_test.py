@@ -124,15 +124,17 @@ class WindowsTest(parameterized.TestCase):
         self.assertEqual(windows.fit(grid), wanted)
 
     @parameterized.parameters(Windows(2), Windows(3, shift=1))
-    def test_pairs_are_where_their_patches_are(self, windows):
-        grid = 4, 5
-        inside = windows(np.arange(20.0).reshape(1, 20, 1), context(grid))
-        numbers = inside.x[..., 0]  # 0 is the first patch, and padding
-        pairs = np.asarray(inside.pairs(20 * numbers[:, None, :, None] + numbers[:, None, None, :]))[0, 0]
-        together = pairs != 0
-        np.testing.assert_array_equal(pairs[together], (20 * np.arange(20)[:, None] + np.arange(20))[together])
-        self.assertEqual(together.sum(1).max(), windows.size ** 2)
-        np.testing.assert_array_equal(inside.whole(inside.x), np.arange(20.0).reshape(1, 20, 1))
+    def test_each_patch_has_a_row_with_the_keys_of_its_window(self, windows):
+        grid, several = (4, 5), np.arange(1, 41.0).reshape(2, 20, 1)
+        inside = windows(several, context(grid))
+        numbers = inside.x[..., 0]  # 0 is padding
+        rows = np.asarray(inside.rows(100 * numbers[:, None, :, None] + numbers[:, None, None, :]))
+        keys = windows.keys(grid)
+        self.assertEqual((rows.shape, keys.shape), ((2, 1, 20, windows.size ** 2), (20, windows.size ** 2)))
+        found = np.where(keys >= 0, several[:, keys, 0], 0) + 100 * several * (keys >= 0)
+        np.testing.assert_array_equal(rows[:, 0], found)
+        self.assertTrue(all((row == number).sum() == 1 for number, row in enumerate(keys)))  # a patch sees itself
+        np.testing.assert_array_equal(inside.whole(inside.x), several)
 
     def test_masks_and_positions_are_those_of_the_window(self):
         inside = Windows(2, shift=1)(np.zeros((3, 16, WIDTH)), context((4, 4), mask=Causal()))
