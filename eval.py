@@ -277,8 +277,8 @@ def prune(snapshot, folder, new, kept, batch):
 
 
 def say_changes(folder, snapshot, part):
-    """Says on stderr that a part of the data (None: no part) has changed since the run began."""
-    companions = snapshot.run.companions
+    """Says on stderr that a part of the data (None: no part) or a companion has changed since the run began, or is gone."""
+    companions = snapshot.run.companions.present
 
     def changed(what, digests):
         try:
@@ -293,6 +293,8 @@ def say_changes(folder, snapshot, part):
               'current data was measured.', file=sys.stderr)
     for name in changed('companions', companions.digests) if companions.were_read else ():
         print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
+    for said in snapshot.run.companions.absent.values():
+        print(f'eval.py: {said.partition(";")[0]}; what needs it was left out, and with it the loss.', file=sys.stderr)
 
 
 def part_of(snapshot, split):

@@ -60,13 +60,22 @@ class DeitTest(experiments.TestCase):
         code, _ = experiments.train(self.config(**{'train.steps': 3}), student)
         self.assertEqual(code, 0)
         done = experiments.call('eval', f'--workdir={student}')
-        self.assertEqual(json.loads(done.out.splitlines()[-1])['distillation'],
+        measured = json.loads(done.out.splitlines()[-1])
+        self.assertEqual(measured['distillation'],
                          experiments.rows(student, 'valid')[-1]['distillation'])
         image, = experiments.save_digits(self.folder, [3])
         out = self.folder / 'out.png'
         done = experiments.call('eval', f'--workdir={student}', f'--attention={out}', f'--input={image}')
         self.assertEqual(np.shape(experiments.said(done)['rollout']), (2, 2), done.err)
         self.assertEqual(experiments.call('predict', f'--workdir={student}', f'--input={image}').code, 0)
+        config = json.loads((student / 'config.json').read_text())
+        config['companions']['teacher'] = str(self.folder / 'gone')
+        (student / 'config.json').write_text(json.dumps(config))
+        alone = experiments.call('eval', f'--workdir={student}')
+        self.assertIn('where there is no run; what needs it was left out, and with it the loss', alone.err)
+        found = json.loads(alone.out.splitlines()[-1])
+        self.assertEqual(found, {name: measured[name] for name in found})
+        self.assertEqual(measured.keys() - found.keys(), {'distillation', 'agreement', 'loss'})
 
     @pytest.mark.slow
     def test_a_resnet_teaches_by_its_running_moments(self):

@@ -35,6 +35,19 @@ class Companions:
         """{name: Snapshot}. Raises ValueError for a folder without a run, and for another tokenizer or other classes."""
         return {name: self._snapshot(name, folder) for name, folder in self.folders.items()}
 
+    @functools.cached_property
+    def absent(self) -> dict[str, str]:
+        """{name: what to say of it} of those in whose folder there is no run."""
+        return {name: f'companions.{name} is {folder!r}, where there is no run; restore the run whose model the loss applies, '
+                      'or name the workdir to which it has moved.'
+                for name, folder in self.folders.items() if not (storage.path(folder) / 'config.json').is_file()}
+
+    @functools.cached_property
+    def present(self) -> 'Companions':
+        """The others."""
+        folders = {name: folder for name, folder in self.folders.items() if name not in self.absent}
+        return dataclasses.replace(self, folders=folders) if self.absent else self
+
     @property
     def were_read(self) -> bool:
         """Whether anything has applied them."""
@@ -55,11 +68,9 @@ class Companions:
         return {name: _digest(snapshot) for name, snapshot in self.snapshots.items()}
 
     def _snapshot(self, name, folder):
-        place = storage.path(folder)
-        if not (place / 'config.json').is_file():
-            raise ValueError(f'companions.{name} is {folder!r}, where there is no run; restore the run whose model the loss '
-                             'applies, or name the workdir to which it has moved.')
-        found = self.read(place)
+        if name in self.absent:
+            raise ValueError(self.absent[name])
+        found = self.read(storage.path(folder))
         own, theirs = self.data.meanings, found.data.meanings
         for what in () if self.planned else own:
             if what in theirs and own[what] != theirs[what]:

@@ -214,7 +214,8 @@ class Task(Protocol):
 
         Args:
           forward: applies the model, `forward(**inputs) -> {output: array}`, and `forward.NAME(**inputs)` the companion of
-            that name (training/companions.py).
+            that name (training/companions.py). In an evaluation it may lack one, `forward.lacks(NAME)`; the terms that need it
+            can then be left out.
           key: for what is drawn at random in training, else None.
           step: of training, int32 []; None in evaluation.
         """

@@ -166,11 +166,12 @@ class Run:
 
     def forward(self, apply, frozen):
         """What the task's loss calls: `apply` for the model, and the companions with the `variables` `frozen`."""
-        return steps.Forward(apply, steps.with_models(self.companions.models, frozen))
+        return steps.Forward(apply, steps.with_models(self.companions.present.models, frozen), self.companions.absent)
 
     @functools.cached_property
     def eval_terms(self):
-        """(variables, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch."""
+        """(variables, batch) -> {term: (sum, weight)} without randomness, compiled for each shape of batch. Terms of companions
+        that are not there are left out."""
         return self._with_companions(self._terms)
 
     @functools.cached_property
@@ -196,7 +197,7 @@ class Run:
     def _with_companions(self, terms):
         """(variables, batch) -> terms(variables, batch, variables of the companions), compiled."""
         compiled = jax.jit(terms, out_shardings=meshes.replicated(self.mesh))
-        return lambda given, batch: compiled(given, batch, self.companions.variables)
+        return lambda given, batch: compiled(given, batch, self.companions.present.variables)
 
     def evaluation(self, name, split=None, rows=None):
         """The batches of the evaluator `name`, of its own split or of another; rows: None: `eval_rows`."""

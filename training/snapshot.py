@@ -57,7 +57,8 @@ class Snapshot:
             steps.stream(self.run.config.seed, name), self.step)
 
     def averages(self, batches):
-        """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them."""
+        """{term: average over the split}, 'loss' (the total), 'weight', and what the task derives from them. The total is left
+        out if one of its terms is, as it needs a companion that is not there."""
         sums = {}
         for batch in progress.over(batches, 'evaluating', 'batches'):
             placed = meshes.put(batch, self.run.mesh)
@@ -65,9 +66,11 @@ class Snapshot:
                 terms = self.run.eval_terms(self.variables, placed)
             for name, pair in jax.device_get(terms).items():
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
-        average, loss = averages_of(sums, self.run.task.coefficients)
-        weight = float(sums[next(iter(self.run.task.coefficients))][1])
-        numbers = {'loss': loss, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
+        coefficients = {term: c for term, c in self.run.task.coefficients.items() if term in sums}
+        average, loss = averages_of(sums, coefficients)
+        weight = float(sums[next(iter(coefficients))][1])
+        total = {'loss': loss} if coefficients == self.run.task.coefficients else {}
+        numbers = {**total, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
         return numbers | self.run.task.derived(numbers, batches.facts)
 
     def each(self, batches):

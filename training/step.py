@@ -22,10 +22,11 @@ class Forward:
     Args:
       apply: from inputs to the outputs of the model.
       companions: {name: (model, parameters, statistics)}.
+      absent: {name: the error of applying it} of companions that are not there; an evaluation leaves out what needs them.
     """
 
-    def __init__(self, apply, companions=None):
-        self._apply, self._companions = apply, companions or {}
+    def __init__(self, apply, companions=None, absent=None):
+        self._apply, self._companions, self._absent = apply, companions or {}, absent or {}
 
     def __call__(self, **inputs):
         return self._apply(**inputs)
@@ -33,10 +34,16 @@ class Forward:
     def __getattr__(self, name):
         if name.startswith('_'):
             raise AttributeError(name)
+        if name in self._absent:
+            raise ValueError(self._absent[name])
         if name not in self._companions:
             raise ValueError(f'The task applies a companion {name!r}, a frozen model of another run, but the config names '
                              f'{", ".join(self._companions) or "none"}; set companions.{name} to the workdir of that run.')
         return applied(*self._companions[name])
+
+    def lacks(self, name):
+        """Whether a companion that the config names is not there."""
+        return name in self._absent
 
 
 def applied(model, params, statistics=None):

@@ -180,10 +180,17 @@ class CompanionsTest(experiments.TestCase):
         config = self.taught()
         self.trained(config, self.student)
         done = experiments.call('eval', f'--workdir={self.student}')
+        self.assertEqual(done.err.count('teacher'), 0)
         self.assertEqual(json.loads(done.out.splitlines()[-1])['soft'], experiments.rows(self.student, 'valid')[-1]['soft'])
         self.assertEqual(experiments.call('eval', f'--workdir={self.student}', f'--heads={self.folder / "h.png"}').code, 0)
         shutil.rmtree(self.teacher)
-        self.assertRegex(self.refused(), f"^eval.py: companions.teacher is '{self.teacher}', where there is no run; restore")
+        alone = experiments.call('eval', f'--workdir={self.student}')
+        self.assertIn(f"companions.teacher is '{self.teacher}', where there is no run; what needs it was left out", alone.err)
+        found, whole = (json.loads(one.out.splitlines()[-1]) for one in (alone, done))
+        self.assertEqual(whole.keys() - found.keys(), {'soft', 'cosine', 'loss'})
+        self.assertEqual(found | {'weight': whole['weight']}, {name: whole[name] for name in found})
+        self.assertRegex(self.refused(f'--heads={self.folder / "h.png"}'),
+                         f"^eval.py: companions.teacher is '{self.teacher}', where there is no run; restore")
         other = experiments.changed(workdir.load_config(self.student), **{
             'evals.nothing': base.evaluation('tests.training.companions_test:Nothing', split='valid')})
         workdir.save_config(self.student, other)

@@ -38,8 +38,8 @@ class _Distilled(Task):
         return {name: getattr(self, name) for name in self.terms_of if getattr(self, name)}
 
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
-        """As in `Task`; `forward.teacher(**inputs)` applies the teacher."""
-        return super().loss(both(forward, type(self).__name__), batch, key=key, step=step, train=train)
+        """As in `Task`; `forward.teacher(**inputs)` applies the teacher, without which an evaluation has the other terms."""
+        return super().loss(both(forward, type(self).__name__, train), batch, key=key, step=step, train=train)
 
     def soft_terms(self, student: jax.Array, teacher: jax.Array, weights: jax.Array) -> dict:
         """{'soft': ..} of logits [..., V] with weights [...]: T²·KL, as the gradient shrinks with 1/T² (Hinton et al. 2015,
@@ -72,17 +72,17 @@ class Distillation(_Distilled):
         return told(batch) | ({'masked': batch['masked']} if self.masked_only else {})
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        """The terms, from the outputs of the 'student' and of the 'teacher'."""
-        student, teacher = outputs['student'], outputs['teacher']
+        """The terms, from the outputs of the 'student' and of the 'teacher', if it is there."""
+        student, teacher = outputs['student'], outputs.get('teacher')
         weights, there = batch['weights'], jnp.asarray(batch['segments'] != 0, real_dtype())
         logits, found = student['logits'], {}
-        if self.soft:
+        if self.soft and teacher:
             found = self.soft_terms(wide(logits), wide(teacher['logits']), weights if self.masked_only else there)
         if not self.masked_only:
             logits = jnp.take_along_axis(logits, batch['masked'][..., None], 1)
         found['masked'] = (weights * cross_entropy(logits, batch['targets'])).sum(), weights.sum()
         found['accuracy'] = (weights * correct(logits, batch['targets'])).sum(), weights.sum()
-        if self.cosine:
+        if self.cosine and teacher:
             h, other = student['hidden'], teacher['hidden']
             if h.shape != other.shape:
                 raise ValueError(f'The hidden states of companions.teacher are {other.shape[-1]} wide and those of the model '
@@ -111,26 +111,30 @@ class DistilledClasses(_Distilled, BothOrders):
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
         """As in `Distillation`."""
-        (logits, others), label = (self.logits(outputs[name], batch) for name in ('student', 'teacher')), batch['label']
-        weights = example_weights(batch, len(label))
-        found = self.soft_terms(logits, others, weights) if self.soft else {}
+        logits, label = self.logits(outputs['student'], batch), batch['label']
+        weights, found = example_weights(batch, len(label)), {}
+        if self.soft and 'teacher' in outputs:
+            found = self.soft_terms(logits, self.logits(outputs['teacher'], batch), weights)
         values = {'hard': cross_entropy(logits, label), 'accuracy': correct(logits, label)}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}
 
 
-def both(forward: Callable, task: str) -> Callable:
+def both(forward: Callable, task: str, train: bool) -> Callable:
     """A function of inputs and a key that applies a student and, without the key, its teacher: {'student': its outputs,
-    'teacher': its outputs}, with logits that can be compared. `task` is named if these cannot."""
+    'teacher': its outputs}, with logits that can be compared. `task` is named if these cannot. In an evaluation without the
+    teacher it applies the student alone."""
     def apply(key=None, **given):
-        found = {'student': forward(**given, key=key), 'teacher': forward.teacher(**given)}
+        found = {'student': forward(**given, key=key)}
+        if train or not forward.lacks('teacher'):
+            found['teacher'] = forward.teacher(**given)
         for whose, outputs in found.items():
             if 'logits' not in outputs:
                 raise ValueError(f'{task} compares logits, but the {whose} gives {", ".join(outputs)}; give it a head that has '
                                  'logits.')
-        student, teacher = (list(outputs['logits'].shape) for outputs in found.values())
-        if student != teacher:
-            raise ValueError(f'The logits of companions.teacher are {teacher} and those of the model {student}; give both as '
-                             'many words or classes, and heads of one kind.')
+        shapes = [list(outputs['logits'].shape) for outputs in found.values()]
+        if shapes[0] != shapes[-1]:
+            raise ValueError(f'The logits of companions.teacher are {shapes[-1]} and those of the model {shapes[0]}; give both '
+                             'as many words or classes, and heads of one kind.')
         return found
 
     return apply

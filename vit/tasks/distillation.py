@@ -86,18 +86,20 @@ class Distillation(Classification):
         return own | {'distillation': self.share}
 
     def loss(self, forward: Callable, batch: Mapping, *, key: jax.Array | None, step: Any, train: bool) -> dict:
-        return super().loss(both(forward, type(self).__name__), batch, key=key, step=step, train=train)
+        return super().loss(both(forward, type(self).__name__, train), batch, key=key, step=step, train=train)
 
     def terms(self, outputs: Mapping, batch: Mapping) -> dict:
-        """The terms, from the outputs of the 'student' and of the 'teacher'."""
-        student, teacher = outputs['student'], wide(outputs['teacher']['logits'])
+        """The terms, from the outputs of the 'student' and of the 'teacher', if it is there."""
+        student = outputs['student']
         averaged = student['logits']
         taught = wide(student.get('distillation_logits', averaged))
         found = super().terms({'logits': student.get('cls_logits', averaged)}, batch)
         label = self.label(averaged, batch)
         weights = example_weights(batch, len(label))
-        values = {'distillation': self.targets(taught, teacher), 'accuracy': correct(averaged, label),
-                  'agreement': correct(taught, teacher.argmax(-1))} | {
-                      f'{token}_accuracy': correct(student[f'{token}_logits'], label) for token in ('cls', 'distillation')
-                      if f'{token}_logits' in student}
+        values = {'accuracy': correct(averaged, label)} | {
+            f'{token}_accuracy': correct(student[f'{token}_logits'], label) for token in ('cls', 'distillation')
+            if f'{token}_logits' in student}
+        if 'teacher' in outputs:
+            teacher = wide(outputs['teacher']['logits'])
+            values |= {'distillation': self.targets(taught, teacher), 'agreement': correct(taught, teacher.argmax(-1))}
         return found | {name: ((weights * value).sum(), weights.sum()) for name, value in values.items()}

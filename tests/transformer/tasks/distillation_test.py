@@ -31,6 +31,9 @@ class Pair:
         self.given['student'] = inputs
         return self.student
 
+    def lacks(self, name):
+        return False
+
     def teacher(self, **inputs):
         self.given['teacher'] = inputs
         return self.other
