@@ -37,10 +37,9 @@ CASES = (
     't5_span', 't5_encoder', 't5_tags', 'bart', 'bart_classes', 'bart_span', 'marian', 'marian_two', 'vit', 'vit_model',
     'vit_mae', 'vit_mae_model', 'ijepa', 'albert', 'albert_masked', 'albert_model', 'albert_classes', 'albert_tags',
     'albert_span', 'electra', 'electra_masked', 'electra_model', 'electra_classes', 'electra_tags', 'electra_span',
-    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model', 'deit',
-    'deit_classes', 'deit_model', 'dinov2', 'dinov2_model',
-    'timm_swin', 'timm_swin_padded', 'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic',
-    'resnet_model')
+    'distilbert', 'distilbert_model', 'distilbert_classes', 'distilbert_tags', 'distilbert_span', 'swin', 'swin_model',
+    'swin_stages', 'deit', 'deit_classes', 'deit_model', 'dinov2', 'dinov2_model', 'timm_swin', 'timm_swin_padded',
+    'timm_davit', 'timm_davit_florence', 'resnet', 'resnet_basic', 'resnet_model')
 
 ALTERED = 'vit_mae', 'bert_masked', 'albert', 'electra', 'electra_masked', 'electra_classes', 'distilbert', 'distilbert_span'
 # Each field of these configs is set to each of these values.

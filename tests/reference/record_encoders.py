@@ -241,7 +241,8 @@ def mae():
 
 
 def swin():
-    """A grid of 8x8 patches, in windows with shifts, and one of 7x9, where patches, windows and merging are padded."""
+    """A grid of 8x8 patches, in windows with shifts; one of 7x9, where patches, windows and merging are padded; and three
+    stages of 12x8, 6x4 and 3x2 patches in windows of an even side, of which the last ones are padded."""
     images = lambda *shape: torch.randn(2, *shape, generator=torch.Generator().manual_seed(6))
     small = dict(patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4], mlp_ratio=2.0)
     whole = hf.SwinConfig(**small, image_size=16, window_size=4, use_absolute_embeddings=True)
@@ -250,6 +251,9 @@ def swin():
                           layer_norm_eps=1e-2, hidden_act='relu')
     case('swin_model', hf.SwinModel(other), dict(pixel_values=images(1, 13, 17)), {
         'last_hidden_state': None, 'pooler_output': None})
+    stages = hf.SwinConfig(**small | dict(embed_dim=4, depths=[2, 1, 2], num_heads=[1, 2, 2]), image_size=(24, 16),
+                           window_size=2, use_absolute_embeddings=True)
+    case('swin_stages', hf.SwinForImageClassification(stages), dict(pixel_values=images(3, 24, 16)), {'logits': None})
 
 
 def resnet():
