@@ -12,9 +12,9 @@
 zeros. A run for which there is no such model is refused, with the flags to train one that has. Of several families that have
 one, the first of docs/hugging_face.md is written, or --family=electra.
 
---verify runs the model, with any kernel of attention, on arrays that are named as in transformers (input_ids, attention_mask,
-...) and writes its outputs under their names there (logits, last_hidden_state), to compare with those of the original. Outputs
-at padding are arbitrary.
+--verify runs the model, in float32 and with any kernel of attention, on arrays that are named as in transformers (input_ids,
+attention_mask, ...) and writes its outputs under their names there (logits, last_hidden_state), to compare with those of the
+original. Outputs at padding are arbitrary.
 
 In Python: from convert import from_hf; model, params = from_hf(FOLDER).
 """
@@ -124,7 +124,7 @@ def main():
         print(weight_files.export(snapshot, path))
     else:
         family, snapshot, _ = expressed(snapshot, kind)
-        print(arrays.verify(snapshot, family, path, storage.local(given.out)))
+        print(arrays.verify(in_float32(snapshot), family, path, storage.local(given.out)))
 
 
 def from_hf(folder, dtype='float32'):
@@ -488,6 +488,14 @@ def with_any_kernel(model):
             if at(own, path) != 'auto':
                 chosen[path] = 'auto'
     return with_fields(model, chosen) if chosen else model
+
+
+def in_float32(snapshot):
+    """The snapshot with a model that computes in float32 where it rounds products to bfloat16; others as they are."""
+    if snapshot.model.dtype not in ('mixed', 'bfloat16'):
+        return snapshot
+    run = dataclasses.replace(snapshot.run, model=snapshot.model.clone(dtype='float32'))
+    return dataclasses.replace(snapshot, run=run)
 
 
 def told_of(snapshot):

@@ -180,6 +180,19 @@ class FolderTest(recorded.TestCase):
                          for folder in (found, wanted))
         self.assertEqual(found, wanted)
 
+    def assert_verified(self, name, workdir):
+        """The outputs that --verify writes for a run are those recorded of a folder."""
+        recorded = case(name)
+        np.savez(self.folder / 'in.npz', **recorded['input'])
+        self.convert(f'--workdir={workdir}', f'--verify={self.folder / "in.npz"}', f'--out={self.folder / "out.npz"}')
+        with np.load(self.folder / 'out.npz') as found:
+            self.assertContainsSubset(recorded['output'], found.files)
+            for name, wanted in recorded['output'].items():
+                counted = recorded['direction'][name] != 0
+                np.testing.assert_allclose(found[name] * counted, wanted * counted, atol=1e-4)
+            for name, wanted in recorded.get('masking', {}).items():
+                np.testing.assert_array_equal(found[name], wanted)
+
     @parameterized.named_parameters((name, name) for name in CASES)
     def test_in_and_out_again(self, name):
         workdir, out = self.folder / 'run', self.folder / 'out'
@@ -226,17 +239,17 @@ class FolderTest(recorded.TestCase):
     @parameterized.parameters('gpt2', 'bert', 't5', 'bart_classes', 'deit', 'vit_mae', 'timm_davit')
     @pytest.mark.slow
     def test_verify(self, name):
-        workdir, recorded = self.folder / 'run', case(name)
+        workdir = self.folder / 'run'
         self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
-        np.savez(self.folder / 'in.npz', **recorded['input'])
-        self.convert(f'--workdir={workdir}', f'--verify={self.folder / "in.npz"}', f'--out={self.folder / "out.npz"}')
-        with np.load(self.folder / 'out.npz') as found:
-            self.assertContainsSubset(recorded['output'], found.files)
-            for name, wanted in recorded['output'].items():
-                counted = recorded['direction'][name] != 0
-                np.testing.assert_allclose(found[name] * counted, wanted * counted, atol=1e-4)
-            for name, wanted in recorded.get('masking', {}).items():
-                np.testing.assert_array_equal(found[name], wanted)
+        self.assert_verified(name, workdir)
+
+    @parameterized.parameters(('gpt2', 'mixed'), ('vit', 'bfloat16'))
+    def test_verify_computes_in_float32(self, name, dtype):
+        workdir = self.folder / 'run'
+        self.convert(f'--from_hf={self.hugging_face(name)}', f'--workdir={workdir}')
+        config = json.loads((workdir / 'config.json').read_text())
+        (workdir / 'config.json').write_text(json.dumps(config | {'dtype': dtype}))
+        self.assert_verified(name, workdir)
 
     @parameterized.parameters(
         ({'feed_forward_proj': 'gated-silly'}, "feed_forward_proj='gated-silly', which is not supported"),
