@@ -20,14 +20,14 @@ two cores of an EPYC (family 25 model 17), beside other work.
 """
 
 from configs import base, vit_fashion_mnist
-from training import storage, workdir
+from training import workdir
 
 
 def get_config(variant=''):
     if not variant:
         raise ValueError('configs/deit_fashion_mnist.py distils a run on images; name its workdir, '
                          '--config=configs/deit_fashion_mnist.py:WORKDIR (such as a run of configs/vit_fashion_mnist.py).')
-    teacher = workdir.load_config(storage.path(variant))
+    teacher = workdir.of_variant(variant)
     if teacher.data.pipeline != 'data.images.labelled:Images':
         raise ValueError(f'{variant} is a run on {teacher.data.pipeline}; configs/deit_fashion_mnist.py distils runs on '
                          'data.images.labelled:Images.')

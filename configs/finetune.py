@@ -49,7 +49,7 @@ def begun(variant, name):
         raise ValueError(f'configs/{name}.py trains the model of a run further; name its workdir, '
                          f'--config=configs/{name}.py:WORKDIR (a run of configs/{BEGINS.get(name, "bert_mini.py")}, or '
                          'one that convert.py --from_hf has made).')
-    c, other = base.config(), workdir.load_config(storage.path(variant))
+    c, other = base.config(), workdir.of_variant(variant)
     c.dtype, c.init_from = other.dtype, variant
     c.optimizer = base.optimizer(learning_rate=5e-5, weight_decay=0.01, schedule=base.part(
         'training.schedules:LinearDecay', warmup_steps=100))

@@ -137,6 +137,10 @@ SIZES = {'bert_mini:step': 11_201_594, 't5_small:step': 60_506_624,
          'gpt2:gpt3': 174_604_259_328, 'ptb_lm:transformer': 2_850_720, 'ptb_lm:rnn': 2_822_656, 'ptb_lm:gru': 2_783_440,
          'ptb_lm:lstm': 2_773_888, 'vit_fashion_mnist:small': 920_650,
          'transformer_wmt14:base': 63_082_496, 'transformer_wmt14:big': 214_245_376}
+# Configs whose variant is the workdir of another run, or has it at its end.
+RUN_OF = ('finetune', 'classify', 'label', 'rate', 'prefer', 'choose', 'tag', 'answer', 'distill', 'deit_fashion_mnist',
+          'text_to_text', 'summarize', 'several_tasks:DATA,', 'glue:mrpc,', 'gpt_finetune', 'gpt_finetune:mrpc,',
+          'gpt_finetune:choices,', 'finetune_images', 'transfer:full,')
 OF_STAGES = {'swin_fashion_mnist': 699_700, 'davit_fashion_mnist': 821_770, 'hybrid_fashion_mnist': 953_146}
 
 
@@ -298,6 +302,19 @@ class ConfigsTest(experiments.TestCase):
         self.assertTrue(config.is_locked)
         with self.assertRaisesRegex(ValueError, "There is no variant 'nope' of this config"):
             cli.load_config(f'configs/{file}.py:nope')
+
+    @parameterized.parameters(*RUN_OF)
+    def test_a_variant_that_names_no_run_is_refused(self, name):
+        file, _, front = name.partition(':')
+        other = self.folder / 'other'
+        other.mkdir()
+        (other / 'config.json').write_text('{"model_type": "bert"}')
+        for folder, problem in ((self.folder / 'nowhere', 'There is no folder {};'),
+                                (self.folder, '{} is not a workdir of a run: it has no config.json;'),
+                                (other, '{}/config.json is not the config of a run; restore it, or')):
+            with self.assertRaisesRegex(ValueError, f'^{problem.format(folder)} name the workdir of a run of train.py or '
+                                                    'convert.py after the colon of --config.$'):
+                cli.load_config(f'configs/{file}.py:{front}{folder}')
 
 
 if __name__ == '__main__':

@@ -162,18 +162,29 @@ def save_config(folder, config):
     storage.write(folder / 'config.json', json.dumps(as_json(config), indent=2) + '\n')
 
 
-def load_config(folder, trusted=()):
-    """The locked config of a workdir; trusted: packages whose code it may name besides Heed's and those of HEED_MODULES."""
+def of_variant(path):
+    """The config of the run whose workdir the variant of a config names. Raises ValueError if there is none."""
+    wanted = 'name the workdir of a run of train.py or convert.py after the colon of --config'
+    return load_config(storage.path(path), wanted=wanted)
+
+
+def load_config(folder, trusted=(), wanted='give the --workdir of a run of train.py'):
+    """The locked config of a workdir.
+
+    Args:
+      trusted: packages whose code it may name besides Heed's and those of HEED_MODULES.
+      wanted: what to do where there is no run, for the message.
+    """
     path = folder / 'config.json'
     if not folder.exists():
-        raise ValueError(f'There is no folder {folder}; give the --workdir of a run of train.py.')
+        raise ValueError(f'There is no folder {folder}; {wanted}.')
     if not path.is_file():
-        raise ValueError(f'{folder} is not a workdir of a run: it has no config.json; give the --workdir of train.py.')
+        raise ValueError(f'{folder} is not a workdir of a run: it has no config.json; {wanted}.')
     try:
         content = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError):
         content = None
-    broken = f'{path} is not the config of a run; restore it, or train into another --workdir.'
+    broken = f'{path} is not the config of a run; restore it, or {wanted}.'
     if not isinstance(content, dict) or not {'model', 'train'} <= content.keys():
         raise ValueError(broken)
     require_known_code(content, path, trusted)
@@ -209,7 +220,8 @@ def check_unchanged(folder, config):
     """(the fields that have changed besides train.steps, train.steps of the run). Raises ValueError if one of them may not
     change."""
     trusted = packages(as_json(config)).values()  # their code has run already
-    old, new = flat(as_json(load_config(folder, trusted))), flat(as_json(config))
+    there = load_config(folder, trusted, wanted='train into another --workdir')
+    old, new = flat(as_json(there)), flat(as_json(config))
 
     def may_change(name):  # evaluations may be added and removed; a run lacks another field only if an older version made it
         return re.fullmatch(CHANGEABLE, name) and (name in old or name.startswith('evals.'))
