@@ -296,7 +296,7 @@ class Stack(Blocks):
       attention_dropout: rate on the attention weights; -1: as `dropout`.
       last_dropout: rate on the output of the stack; -1: as `dropout`.
       drop_path: the probability with which the last block leaves out each of its branches, for every example by itself; 0: no
-        drop path (Huang et al. 2016, section 3). Over the blocks it increases linearly from 0.
+        drop path (Huang et al. 2016, section 3). Over the blocks it increases linearly from 0, which a single block has.
       constant_drop_path: all blocks have the rate of the last one, as in DINOv2.
     """
     embedding_norm: bool = False

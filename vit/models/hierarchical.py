@@ -37,7 +37,8 @@ class Hierarchical(nn.Module):
       dropout: rate on the patches at the input of the first stage and on the residual branches of all.
       attention_dropout: rate on the attention weights of all stages; -1: as `dropout`.
       drop_path: the probability with which the last block leaves out each of its branches, for every example by itself; 0: no
-        drop path (Huang et al. 2016, section 3). It increases linearly from 0 over all blocks of all stages.
+        drop path (Huang et al. 2016, section 3). It increases linearly over all blocks of all stages, from 0, which a single
+        block has.
       dense_gradient: the gradient of dense layers as in `transformer.layers.numerics`, instead of JAX's rule.
     """
     classes: int
