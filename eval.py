@@ -277,7 +277,7 @@ def prune(snapshot, folder, new, kept, batch):
 
 
 def say_changes(folder, snapshot, part):
-    """Says on stderr that a part of the data (None: no part) or a companion has changed since the run began, or is gone."""
+    """Says on stderr that a part of the data (None: no part) or a companion has changed since the run began."""
     companions = snapshot.run.companions.present
 
     def changed(what, digests):
@@ -293,8 +293,14 @@ def say_changes(folder, snapshot, part):
               'current data was measured.', file=sys.stderr)
     for name in changed('companions', companions.digests) if companions.were_read else ():
         print(f'eval.py: the companion {name} has changed since the run began; the current one was applied.', file=sys.stderr)
-    for said in snapshot.run.companions.absent.values():
-        print(f'eval.py: {said.partition(";")[0]}; what needs it was left out, and with it the loss.', file=sys.stderr)
+
+
+def say_absent(snapshot, name):
+    """Says on stderr which companions are not there, if the evaluator measures the terms of the loss."""
+    if isinstance(snapshot.run.evaluators.get(name), Averages):
+        for said in snapshot.run.companions.absent.values():
+            problem, _, advice = said.partition('; ')
+            print(f'eval.py: {problem}, so the loss is left out, and what else needs it; {advice}', file=sys.stderr)
 
 
 def part_of(snapshot, split):
@@ -328,6 +334,7 @@ def evaluate(snapshot, split, paths, name, part):
     """The row of metrics of a split (None: the evaluator's own) or of files, measured by the evaluator `name` on a part of the
     data (None: the files), as `asked` gives them."""
     batches = measured(snapshot, name, part, paths)
+    say_absent(snapshot, name)
     shown = dataclasses.replace(snapshot, report=Printed())
     return {'split': ' '.join(paths) or split or part, 'step': snapshot.step} | shown.evaluate(name, batches)
 
@@ -391,6 +398,7 @@ def compare(snapshot, folder, given):
     evaluator, found = evaluator.naming(snapshot.data), []
     for one in (snapshot, other):
         batches = measured(one, name, part, given.path, evaluator.view)
+        say_absent(one, name)
         evaluator.check(one.run, batches)
         found.append(evaluator.each(one, batches))
     with progress.waiting('drawing the examples again'):

@@ -72,10 +72,16 @@ class DeitTest(experiments.TestCase):
         config['companions']['teacher'] = str(self.folder / 'gone')
         (student / 'config.json').write_text(json.dumps(config))
         alone = experiments.call('eval', f'--workdir={student}')
-        self.assertIn('where there is no run; what needs it was left out, and with it the loss', alone.err)
+        self.assertIn('where there is no run, so the loss is left out, and what', alone.err)
         found = json.loads(alone.out.splitlines()[-1])
         self.assertEqual(found, {name: measured[name] for name in found})
         self.assertEqual(measured.keys() - found.keys(), {'distillation', 'agreement', 'loss'})
+        config['task']['share'] = 1.0  # no term of the loss is left
+        (student / 'config.json').write_text(json.dumps(config))
+        alone = experiments.call('eval', f'--workdir={student}')
+        self.assertEqual(json.loads(alone.out.splitlines()[-1])['accuracy'], measured['accuracy'])
+        against = experiments.call('eval', f'--workdir={self.teacher}', f'--against={student}')
+        self.assertEqual((against.code, against.err.count('where there is no run')), (0, 1), against.err)
 
     @pytest.mark.slow
     def test_a_resnet_teaches_by_its_running_moments(self):

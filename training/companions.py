@@ -39,7 +39,7 @@ class Companions:
     def absent(self) -> dict[str, str]:
         """{name: what to say of it} of those in whose folder there is no run."""
         return {name: f'companions.{name} is {folder!r}, where there is no run; restore the run whose model the loss applies, '
-                      'or name the workdir to which it has moved.'
+                      f'or name the workdir to which it has moved with train.py --config.companions.{name}=DIR.'
                 for name, folder in self.folders.items() if not (storage.path(folder) / 'config.json').is_file()}
 
     @functools.cached_property

@@ -143,8 +143,9 @@ class Model(Protocol):
 
     def apply(self, variables: Mapping[str, Any], *args: Any, **inputs: Any) -> Any:
         """{output: array} for inputs; with the keyword capture=('attention',) also the weights of every attention,
-        {'block_0/attention': [B, N, T, S], ..}, where the model has any. `variables` are {'params': ..} and, of a model that
-        has them, {'statistics': ..}, which training changes with the keyword mutable=['statistics']."""
+        {'block_0/attention': [B, N, T, S], ..}, where the model has any; [B, N, T, t] over the t keys of the query's window.
+        `variables` are {'params': ..} and, of a model that has them, {'statistics': ..}, which training changes with the
+        keyword mutable=['statistics']."""
 
 
 @runtime_checkable

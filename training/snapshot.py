@@ -68,7 +68,7 @@ class Snapshot:
                 sums[name] = sums.get(name, 0.0) + np.array(pair, np.float64)
         coefficients = {term: c for term, c in self.run.task.coefficients.items() if term in sums}
         average, loss = averages_of(sums, coefficients)
-        weight = float(sums[next(iter(coefficients))][1])
+        weight = float(sums[next(iter(coefficients or sums))][1])
         total = {'loss': loss} if coefficients == self.run.task.coefficients else {}
         numbers = {**total, **{t: a for t, a in average.items() if t != 'loss'}, 'weight': weight}
         return numbers | self.run.task.derived(numbers, batches.facts)

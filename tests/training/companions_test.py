@@ -185,7 +185,8 @@ class CompanionsTest(experiments.TestCase):
         self.assertEqual(experiments.call('eval', f'--workdir={self.student}', f'--heads={self.folder / "h.png"}').code, 0)
         shutil.rmtree(self.teacher)
         alone = experiments.call('eval', f'--workdir={self.student}')
-        self.assertIn(f"companions.teacher is '{self.teacher}', where there is no run; what needs it was left out", alone.err)
+        said = f"companions.teacher is '{self.teacher}', where there is no run, so the loss is left out, and what else needs it"
+        self.assertIn(said, alone.err)
         found, whole = (json.loads(one.out.splitlines()[-1]) for one in (alone, done))
         self.assertEqual(whole.keys() - found.keys(), {'soft', 'cosine', 'loss'})
         self.assertEqual(found | {'weight': whole['weight']}, {name: whole[name] for name in found})
@@ -197,6 +198,7 @@ class CompanionsTest(experiments.TestCase):
         with mock.patch.dict(os.environ, HEED_MODULES='tests'):  # an evaluator that does not apply the teacher
             done = experiments.call('eval', f'--workdir={self.student}', '--evaluator=nothing')
         self.assertEqual(json.loads(done.out.splitlines()[-1])['none'], 0.0, done.err)
+        self.assertNotIn('where there is no run', done.err)
         with mock.patch.dict(os.environ, HEED_MODULES='tests'):
             said = experiments.call('predict', f'--workdir={self.student}', '--json', stdin=b'key [MASK] value\n')
         found = json.loads(said.out)

@@ -17,7 +17,8 @@ CAPTURED = 'hidden', 'scores', 'logits'  # the ends of their names
 class Activations(Evaluator):
     """The mean of |x| over all entries of each activation x in the first batch of a split: 'block_0/hidden', .. after every
     block, 'block_0/attention/scores', .., 'hidden' at the end of the stack, and 'logits'. A learning rate that serves all
-    widths leaves these as large at every width (Yang et al. 2022, section D.1)."""
+    widths leaves these as large at every width (Yang et al. 2022, section D.1). Of padded windows, the zeros of
+    the padding count."""
 
     def check(self, run: Any, batches: Any) -> Sequence[str]:
         inputs = run.task.inputs(next(iter(batches)))

@@ -92,7 +92,7 @@ def counted(found: Sequence[Mapping]) -> str:
 def _caption(sections, found, every):
     sure, signed = all(one['entropy'] is not None for one in found), any(map(_signed, sections))
     share = 'the weight of a key' if sure else 'what a query takes of a key'
-    said = [f'Each panel is a head, each row in it a query, and each colour {share} (see the bar; '
+    said = [f'Each panel is {each(found)}, each row in it a query, and each colour {share} (see the bar; '
             f'{"linear" if signed else "square-root"} scale)']
     if sure:
         said.append(ENTROPY)
@@ -106,6 +106,11 @@ def _caption(sections, found, every):
     if every > 1:
         said.append(f'1 token in {every} is named')
     return '; '.join(said) + '.'
+
+
+def each(found: Sequence[Mapping]) -> str:
+    """What a panel shows, for a caption."""
+    return 'a head, or all heads of a layer together' if any(ALL_HEADS in one['heads'] for one in found) else 'a head'
 
 
 def even(found: Sequence[Mapping]) -> list[str]:

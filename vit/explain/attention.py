@@ -226,8 +226,7 @@ def attention(heats: Mapping, rollout: np.ndarray | None, image: np.ndarray, fou
     bar.set_label('weight, as a share of the largest in its panel', fontsize=8 * larger)
     bar.ax.tick_params(labelsize=7.5 * larger)
     sure, apart = any(one['entropy'] for one in found), any(one['entropy'] is None for one in found)
-    each = 'a head, or all heads of a layer together,' if any(maps.ALL_HEADS in one['heads'] for one in found) else 'a head'
-    said = [f'Each panel is {each} and shows in orange over the image which patches {reads}',
+    said = [f'Each panel is {pictures.each(found)} and shows in orange over the image which patches {reads}',
             'a weight of 0 leaves the image as it is',
             *(['blue patches have negative weights'] if signed else []),
             *(['the padding of windows has the rest of the weights'] if padded else []),
