@@ -364,6 +364,8 @@ def measured(snapshot, name, part, paths, view=None):
     if cut := found.facts.get('cut'):
         print(f'eval.py: {cut:,} of the texts {"is" if cut == 1 else "are"} cut to {snapshot.data.length} tokens, as in '
               'training.', file=sys.stderr)
+    for note in found.facts.get('notes', ()):
+        print(f'eval.py: {note}.', file=sys.stderr)
     return found
 
 

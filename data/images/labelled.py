@@ -285,11 +285,11 @@ class OpenImages(Opened):
         if not self.classes:
             examples = image_folders.every(paths, self._form)
             return self._evaluate(examples, 0, len(examples), batch_size, view)
-        pairs = image_folders.labelled(paths, self._told, self.classes)
-        if not pairs:
+        found = image_folders.labelled(paths, self._told, self.classes)
+        if not found.pairs:
             raise ValueError(f'{", ".join(paths)} holds no images; expected image files in folders named by class.')
-        examples = image_folders.files(pairs, self.classes, self._form)
-        return self._evaluate(examples, 0, len(examples), batch_size, view)
+        examples = image_folders.files(found.pairs, self.classes, self._form)
+        return self._evaluate(examples, 0, len(examples), batch_size, view, found.notes)
 
     def _score_idx(self, paths: Sequence[str], batch_size: int, view: dict):
         form = self._form
@@ -307,7 +307,7 @@ class OpenImages(Opened):
         examples = parts[0].joined(parts[1:])
         return self._evaluate(examples, 0, len(examples), batch_size, view)
 
-    def _evaluate(self, examples, start: int, stop: int, batch_size: int, view: dict):
+    def _evaluate(self, examples, start: int, stop: int, batch_size: int, view: dict, notes: Sequence[str] = ()):
         from data import pipeline
 
         self.refuse_view(view)
@@ -316,7 +316,8 @@ class OpenImages(Opened):
             image, label = examples.take(start + numbers)
             return self._normalised(_entries(image, label, self.classes))
 
-        return pipeline.Evaluation(stop - start, batch_size, batch, {'images': stop - start})
+        facts = {'images': stop - start} | ({'notes': notes} if notes else {})
+        return pipeline.Evaluation(stop - start, batch_size, batch, facts)
 
     @functools.cached_property
     def _source(self) -> image_sources.ImageSource:

@@ -106,7 +106,7 @@ class Tree:
 
 
 class Found(NamedTuple):
-    """{part: its images} of a folder, and a note of images that have a class, or may, and are left out; '' without any."""
+    """{part: its images} of a folder, and what to say of images of other parts, which are left out; '' without any."""
 
     parts: dict[str, Labelled]
     left: str = ''
@@ -122,10 +122,8 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
     path = remote.local(path)
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise FileNotFoundError(f'{path!r} is no folder; data.path must hold one folder of images a class.')
-    if os.path.isfile(path) and not archives.is_archive(path):
-        found, left = _of_table_file(path, told)
-    else:
-        found, left = _parts(Tree.of(path), told)
+    of_table = os.path.isfile(path) and not archives.is_archive(path)
+    found, _ = _of_table_file(path, told) if of_table else _parts(Tree.of(path), told)
     if 'train' not in found:
         raise ValueError(f'{path} has labelled images of {" and ".join(found)}, but none of train; add some, or call these '
                          'train.')
@@ -134,7 +132,7 @@ def folder(path: str, wanted: Wanted, told: Told = Told()) -> images.ImageSource
                          'leave it out, or set data.path to the table.')
     classes = tuple(sorted({label for _, label in found['train'].pairs}, key=_in_order))
     form = form_of_all(found, wanted, path)
-    notes = [*([left] if left else []), *(note for one in found.values() for note in one.notes)]
+    notes = [note for one in found.values() for note in one.notes]
     about = '; '.join(one.about for one in found.values() if one.about)
     if len(classes) == 1:
         notes.append(f'there is one class, {classes[0]!r}; expected a folder for each')
@@ -177,30 +175,35 @@ def every(paths: Sequence[str], form: Format) -> images.Files:
     return images.Files(found, np.full(len(found), -1, np.int32), form)
 
 
-def labelled(paths: Sequence[str], told: Told = Told(), classes: Collection[str] = ()) -> list[Pair]:
-    """The pairs of folders, tables and archives as `folder` reads them, and of image files, whose folder is the class; folders
+def labelled(paths: Sequence[str], told: Told = Told(), classes: Collection[str] = ()) -> Labelled:
+    """The images of folders, tables and archives as `folder` reads them, and image files, whose folder is the class; folders
     of the names of `classes` are these, also if one is called train. Raises ValueError for several parts."""
-    found = []
+    pairs, notes = [], []
     for path in paths:
         _require_there(path)
         if os.path.isdir(path) or archives.is_archive(path):
             tree = Tree.of(path)
-            of_classes = tree.nested and tree.tops <= {*classes}
-            found += _labelled(tree, told).pairs if of_classes else _of_one_part(path, _parts(tree, told))
+            named = tree.tops & {*PARTS}
+            of_classes = (named and tree.tops <= {*classes} and not tree.manifest(told)
+                          and not any(tree.below(name).tops & {*classes} for name in named))
+            one = _labelled(tree, told) if of_classes else _of_one_part(path, _parts(tree, told))
         elif path.lower().endswith(_TABLES):
-            found += _of_one_part(path, _of_table_file(path, told))
+            one = _of_one_part(path, _of_table_file(path, told))
         else:
-            found.append((path, told.class_in(os.path.basename(os.path.dirname(os.path.abspath(path))), path)))
-    return found
+            of = told.class_in(os.path.basename(os.path.dirname(os.path.abspath(path))), path)
+            one = Labelled([(path, of)], '', ())
+        pairs += one.pairs
+        notes += one.notes
+    return Labelled(pairs, '', notes)
 
 
-def _of_one_part(path: str, found: Found) -> Sequence[Pair]:
-    parts = {name: one.pairs for name, one in found.parts.items() if one.pairs}
+def _of_one_part(path: str, found: Found) -> Labelled:
+    parts = {name: one for name, one in found.parts.items() if one.pairs}
     if len(parts) > 1 or found.left:
         said = f'the parts {" and ".join(parts)}' if len(parts) > 1 else f'more than one part ({found.left})'
         raise ValueError(f'{path} has {said}; give a folder or a table that has the images of one part alone, or --split=PART '
                          "for that of the run's own data.")
-    return next(iter(parts.values()), ())
+    return next(iter(parts.values()), Labelled((), '', ()))
 
 
 def _require_there(path: str) -> None:
@@ -276,42 +279,55 @@ def _with_classes_of_their_own(tree: Tree, inner: Mapping[str, Tree], told: Told
             found[part] = found[part].with_more(of) if part in found else of
     unread = {*tree.beside} - {os.path.normpath(f'{name}/{inner[name].manifest(told)}') for name in read}
     first_part = next(iter(found))
-    found[first_part] = found[first_part].with_notes(_unread(tree, unread))
-    left = sorted(tree.tops - {*read})
-    return Found(found, f'{"the folder" if len(left) == 1 else "the folders"} {_some(left)} in {tree.path}, without classes or '
-                        f'of no known name, {left_out(len(left))}' if left else '')
+    say = lambda left: f'{_folders(left)} in {tree.path}, without classes or of no known name, {left_out(len(left))}'
+    unknown = sorted(tree.tops - {*read})
+    found[first_part] = found[first_part].with_notes([*([say(unknown)] if unknown else []), *_unread(tree, unread)])
+    left = sorted({*unknown, *(name for name in read if not found.get(name, training).pairs)})
+    return Found(found, say(left) if left else '')
 
 
 def _apart(tree: Tree, whole: Labelled) -> Found:
-    """The parts of the images of one table: by its column; else by the folders train, test and so on, if there are several of
-    these, or no others; else all are 'train'."""
+    """The parts of the images of one table: by its column; else by the folders train, test and so on, also in a folder around
+    all of them, if there are several of these, or no others; else all are 'train'. Raises ValueError for a folder test or
+    valid beside others, none of which is train."""
     if whole.parts:
         return Found(whole.apart())
     names = {str(file): name for name, file in tree.images.items()}
-    tops = [names[str(file)].rpartition('/')[0].partition('/')[0] for file, _ in whole.pairs]
+    paths = [names[str(file)].split('/')[:-1] for file, _ in whole.pairs]
+    depth = 0
+    while len(around := {path[depth] if len(path) > depth else '' for path in paths}) == 1 and not around & {*LIKE_PARTS, ''}:
+        depth += 1
+    tops = [path[depth] if len(path) > depth else '' for path in paths]
     _require_named(tree, _like_parts(tops))
     inner = [name for name in PARTS if name in tops]
     others = {*tops} - {*inner, ''}
-    if not inner or (others and ('train' not in inner or len(inner) == 1)):
-        return Found(whole.apart())
+    if others and inner and 'train' not in inner:
+        raise ValueError(f'The table labels images in {_folders(inner)} and in {_some(sorted(others))} of {tree.path}, of '
+                         'which none is train; give that of training this name, or the table a column split that says train, '
+                         'valid or test.')
+    unread = sorted(tree.tops - {path[0] for path in paths if path}) if inner else []
+    left = f'{_folders(unread)} in {tree.path}, of which the table names no image, {left_out(len(unread))}' if unread else ''
+    if not inner or (others and len(inner) == 1):
+        return Found(whole.apart(), left)
     of = {name: [pair for pair, top in zip(whole.pairs, tops) if top == name] for name in inner}
     found = {name: Labelled(pairs, '', ()) for name, pairs in of.items()}
     found[inner[0]] = dataclasses.replace(whole, pairs=of[inner[0]])
-    loose = len(whole.pairs) - sum(map(len, of.values()))
-    return Found(found, f'{counted(loose, "image")} of the table in {tree.path}, but not in {" or ".join(inner)}, '
-                        f'{left_out(loose)}, as these are parts' if loose else '')
+    if loose := len(whole.pairs) - sum(map(len, of.values())):
+        said = (f'{counted(loose, "image")} of the table in {tree.path}, but not in {" or ".join(inner)}, {left_out(loose)}, '
+                'as these are parts')
+        found[inner[0]], left = found[inner[0]].with_notes([said]), left or said
+    return Found(found, left)
 
 
 def _like_parts(folders: Collection[str]) -> list[str]:
-    """The folders whose names are like those of parts, if train is among them."""
-    alike = {name: LIKE_PARTS[name.lower()] for name in sorted({*folders}) if name.lower() in LIKE_PARTS}
-    return [*alike] if 'train' in alike.values() else []
+    """The folders whose names are like those of parts."""
+    return [name for name in sorted({*folders}) if name.lower() in LIKE_PARTS]
 
 
 def _require_named(tree: Tree, like: Sequence[str]) -> None:
-    """Raises ValueError if one of several folders that are like parts has another name than these."""
-    if len(like) > 1 and not {*like} <= {*PARTS}:
-        parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
+    """Raises ValueError if one of several folders that are like parts, train among them, has another name than these."""
+    parts = dict.fromkeys(LIKE_PARTS[name.lower()] for name in like)
+    if len(like) > 1 and 'train' in parts and not {*like} <= {*PARTS}:
         raise ValueError(f'The folders {_some(like)} in {tree.path} are no classes; name them {" and ".join(parts)}, as '
                          'parts of the data are called.')
 
@@ -330,8 +346,10 @@ def _labelled(tree: Tree, told: Told, training: Labelled | None = None) -> Label
     tops = sorted(tree.tops)
     notes = _unread(tree, [name for name in tree.tables if name in tree.beside or name.partition('/')[0] not in tops])
     if empty := sorted({name.partition('/')[0] for name in tree.folders}.difference(tops)):
-        notes.append(f'{"the folder" if len(empty) == 1 else "the folders"} {_some(empty)} in {tree.path} '
-                     f'{"holds" if len(empty) == 1 else "hold"} no images')
+        notes.append(f'{_folders(empty)} in {tree.path} {"holds" if len(empty) == 1 else "hold"} no images')
+    if len(like := _like_parts({name.split('/')[1] for name in nested if name.count('/') > 1})) > 1:
+        notes.append(f'the folders {_some(like)} in those of classes in {tree.path} are no parts of the data; these are called '
+                     'train, valid and test, and have the classes inside')
     if flat := len(tree.images) - len(nested):
         notes.append(f'{counted(flat, "image")} in {tree.path} itself without a folder of a class {left_out(flat)}')
     if other := [name for name in tree.others if '/' in name and name.partition('/')[0] in tops]:
@@ -344,19 +362,20 @@ def _require_agreement(tree: Tree, inside: str = '') -> None:
     """Raises ValueError if a table beside a tree gives images of one folder of it, or of its folder `inside`, different
     classes."""
     for name in tree.beside:
-        part = name.partition('.')[0].lower() if inside else ''
-        if part in PARTS and f'{part}/' != inside:
+        part = name.partition('.')[0].lower()
+        if (part in PARTS and f'{part}/' != (inside or 'train/')) or 'submission' in part:  # as sample_submission.csv
             continue
-        images = tree.below(part).images if part in PARTS else tree.images
+        own = part in PARTS and inside
         try:
-            said = image_tables.contradiction(Table(File(tree.tables[name], name)), images, '' if part in PARTS else inside)
+            said = image_tables.contradiction(Table(File(tree.tables[name], name)), tree.below(part).images if own else
+                                              tree.images, '' if own else inside)
         except ValueError:  # it cannot be read, and need not
             continue
         if said:
             where = f'{tree.path}/{inside}'.rstrip('/')
             folders = sorted(tree.below(inside[:-1]).tops if inside else tree.tops)
-            raise ValueError(f'The folders {_some(folders)} in {where} would be the classes, but by {name} {said}; set '
-                             f'data.path to {tree.path}/{name} to read it, or take it away.')
+            raise ValueError(f'The folders {_some(folders)} in {where} would be the classes, but by {name} {said}; '
+                             f'take it away, or set data.path to {tree.path}/{name} to read it.')
 
 
 def _unread(tree: Tree, tables: Collection[str]) -> list[str]:
@@ -380,6 +399,10 @@ def _of_table_file(path: str, told: Told) -> Found:
 
 def _in_order(label: str) -> tuple:
     return (0, int(label), label) if label.isdecimal() and len(label) < 19 else (1, 0, label)
+
+
+def _folders(names: Sequence[str]) -> str:
+    return f'the folder{"s" * (len(names) != 1)} {_some(names)}'
 
 
 def _some(names: Sequence[str]) -> str:

@@ -228,6 +228,9 @@ def _not_one(missing, rows, names, folder, certain):
             f'none of the {names.count:,} images in {folder}' + (f' (there is {near})' if near else ''))
     more = f', and so are those of {len(missing) - 1:,} more of {rows:,} rows' if len(missing) > 1 else ''
     columns = '' if certain else ', or set data.features to the columns FILE,LABEL'
+    if len(parts := {name.partition('/')[0] for name in found}) > 1 and parts <= {*PARTS}:
+        return (f'{place} names {cell[:80]!r}, which is {what}{more}; write {found[0]}, or, if the table is of one part, call '
+                f'it such as {"train" if "train" in parts else min(parts)}.csv.')
     return f'{place} names {cell[:80]!r}, which is {what}{more}; correct the line or take it out{columns}.'
 
 

@@ -286,6 +286,76 @@ class ImageFoldersTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"more than one part .the folder '{name.partition('/')[0]}' in .* is left out"):
             self.opened(train='train').score([str(self.folder)], 2)
 
+    @parameterized.parameters('images', 'data/all')
+    def test_parts_in_a_folder_around_them(self, around):
+        names = [f'{around}/{part}/{number}.png' for number, part in enumerate(('train', 'train', 'test', 'test'))]
+        self.write(*names)
+        path = self.table('labels.csv', 'file,label\n' + ''.join(f'{name},{"ab"[n % 2]}\n' for n, name in enumerate(names)))
+        for given in (self.folder, path):
+            opened = self.opened(given, train='train', valid='test')
+            self.assertEqual([{*self.labels(opened, split)} for split in ('train', 'valid')], [{0, 1}, {2, 3}])
+            with self.assertRaisesRegex(ValueError, 'has the parts train and test; give a folder or a table'):
+                opened.score([str(given)], 2)
+
+    @parameterized.parameters('test', 'val')
+    def test_a_table_of_a_folder_of_another_part_beside_one_of_no_part(self, part):
+        self.write('photos/0.png', 'photos/1.png', f'{part}/2.png')
+        path = self.table('labels.csv', f'file,label,by\nphotos/0.png,a,x\nphotos/1.png,b,x\n{part}/2.png,a,x\n')
+        with self.assertRaisesRegex(ValueError, f"the folder '{part}' and in 'photos' of .*, of which none is train; give"):
+            self.opened(path)
+
+    def test_folders_of_parts_within_those_of_classes_are_mentioned(self):
+        self.write('cat/train/0.png', 'cat/test/1.png', 'dog/train/2.png', 'dog/test/3.png')
+        self.assertRegex(self.opened().describe(), "the folders 'test', 'train' in those of classes in .* are no parts of the")
+        self.write('fox/4.png', 'test/5.png', root=(root := self.folder.parent / 'other'))
+        self.assertRegex(self.opened(root).describe(), "CAUTION: the folder 'test' in .* is a class; parts of the data are")
+
+    @parameterized.parameters(
+        (('train/0.png', 'train/1.png', 'test/2.png'), {'train.csv': '0,a\n1,b\n', 'test.csv': '2\n'}, 'test'),
+        (('train/0.png', 'train/1.png', 'test/2.png'), {'labels.csv': 'train/0.png,a\ntrain/1.png,b\n'}, 'test'))
+    def test_a_score_of_a_table_of_one_part_leaves_no_folder_out(self, names, tables, left):
+        self.write(*names)
+        for name, rows in tables.items():
+            self.table(name, ('id,label\n' if ',' in rows else 'id\n') + rows)
+        opened = self.opened(train='train')
+        self.assertEqual(self.labels(opened, 'train'), {0: 'a', 1: 'b'})
+        with self.assertRaisesRegex(ValueError, f"more than one part .the folder '{left}' in .* is left out"):
+            opened.score([str(self.folder)], 2)
+
+    def test_a_score_reads_the_table_of_folders_of_classes(self):
+        """Where it says parts, which the folders do not."""
+        self.write('cat/0.png', 'cat/1.png', 'dog/2.png', 'dog/3.png')
+        self.table('labels.csv', 'file,label,split\n0.png,cat,train\n1.png,cat,test\n2.png,dog,train\n3.png,dog,test\n')
+        opened = self.opened(train='train', features='file,label')
+        with self.assertRaisesRegex(ValueError, 'has the parts train and test; give a folder or a table'):
+            opened.score([str(self.folder)], 2)
+
+    def test_a_score_of_folders_of_training_with_a_class_of_this_name(self):
+        self.write(*(f'train/{name}/{number}.png' for number, name in enumerate(('bus', 'car', 'train'))))
+        opened = self.opened(train='train')
+        for folder in (self.folder, self.folder / 'train'):
+            scored = np.concatenate([batch['label'] for batch in opened.score([str(folder)], 3)])
+            self.assertEqual(np.bincount(scored).tolist(), [1, 1, 1])
+
+    def test_a_score_says_what_it_leaves_out(self):
+        self.write('cat/0.png', 'dog/1.png', '2.png')
+        (note,) = self.opened().score([str(self.folder)], 2).facts['notes']
+        self.assertRegex(note, '1 image in .* itself without a folder of a class is left out')
+
+    @parameterized.parameters('sample_submission.csv', 'test.csv')
+    def test_tables_of_images_that_are_not_there(self, name):
+        """Of numbers that images of training have too."""
+        self.write('cat/0.png', 'cat/1.png', 'dog/2.png')
+        self.table(name, 'id,label\n0,x\n1,y\n')
+        self.assertEqual(self.labels(self.opened()), {0: 'cat', 1: 'cat', 2: 'dog'})
+
+    def test_a_table_of_names_that_several_parts_have(self):
+        self.write('train/0.png', 'train/1.png', 'test/0.png', 'test/1.png')
+        self.table('train_labels.csv', 'id,label\n0,a\n1,b\n')
+        with self.assertRaisesRegex(ValueError, "names '0', which is several images .*; write t.*/0.png, or, if the table is "
+                                                'of one part, call it such as train.csv'):
+            self.opened()
+
     def test_a_score_of_folders_of_classes_of_which_one_is_called_train(self):
         trained = self.folder.parent / 'trained'
         self.write('bus/0.png', 'car/1.png', 'train/2.png', root=trained)
@@ -346,7 +416,7 @@ class ImageFoldersTest(parameterized.TestCase):
         self.table('sample_submission.csv', 'image_id,label\n2.png,0\n3.png,0\n')
         with self.assertRaisesRegex(ValueError, (
                 f"folders '.*' in .* would be the classes, but by {name} {folder}/0.png is 'cat' and {folder}/1.png is 'dog'; "
-                f'set data.path to .*/{name} to read it, or take it away')):
+                f'take it away, or set data.path to .*/{name} to read it')):
             self.opened()
         self.assertEqual(self.labels(self.opened(path)), {0: 'cat', 1: 'dog'})
 
