@@ -385,7 +385,7 @@ def scored(snapshot, paths, view):
 
 def compare(snapshot, folder, given):
     """Prints how a run differs from the one in --against over the same examples: a line, and a line of JSON."""
-    rival = workdir.existing(given.against)
+    rival = workdir.existing(given.against, '--against')
     other = runs.load(rival, step=given.step)
     own = given.evaluator and not given['split'].present
     name, part = asked(snapshot, None if own else given.split, given.path, given.evaluator)

@@ -66,7 +66,7 @@ def train(config, workdir):
         mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
         processes.require_devices(mesh)
         begun = exists and bool(processes.from_first(workdirs.has_facts(folder)))  # a run killed earlier starts afresh
-        source = workdirs.existing(config.init_from) if config.init_from and not begun else None
+        source = workdirs.existing(config.init_from, '--config.init_from') if config.init_from and not begun else None
         with progress.waiting('opening the data and the model'):
             run = runs.build(config, mesh, folder if begun else None, source)
 
@@ -118,7 +118,7 @@ def train(config, workdir):
                 f'; the learning rate is {now:.3g} there instead of {rate:.3g}, as its schedule depends on train.steps, which '
                 f'were {planned}')))
         if state is None:
-            source = workdirs.existing(config.init_from) if config.init_from else None
+            source = workdirs.existing(config.init_from, '--config.init_from') if config.init_from else None
             with progress.waiting(f'reading {source}' if source else 'drawing the first parameters'):
                 state, made = run.init_from(source) if source else (run.init(), ())
             note('state', (f'parameters from {source}' + (f', fresh ones in {", ".join(made)}' if made else '')) if source

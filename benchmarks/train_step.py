@@ -60,7 +60,8 @@ def measure(config, name, steps):
     schema.check(config)
     machine.prepare(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    run = runs.build(config, mesh, source=workdirs.existing(config.init_from) if config.init_from else None)
+    source = workdirs.existing(config.init_from, '--config.init_from') if config.init_from else None
+    run = runs.build(config, mesh, source=source)
     rows, units = run.batches(run.data.train(config.seed))
     start = time.perf_counter()
     step = run.compile()

@@ -176,7 +176,7 @@ if __name__ == '__main__':  # a script, which may import everything, as those at
 
     def main(config, name):
         schema.check(config)
-        source = workdir.existing(config.init_from) if config.init_from else None
+        source = workdir.existing(config.init_from, '--config.init_from') if config.init_from else None
         opened = resolve.construct(config.data, 'pipeline').open(None, source)
         row, batch, place = row_of(opened, flags.FLAGS.split, flags.FLAGS.row, config.seed)
         print(f'data: {opened.describe()}')

@@ -130,7 +130,7 @@ class BadInputTest(experiments.TestCase):
         ('--config.evals.valid.split=', 'The split is empty, so there is no such split'),
         ('--flagfile=/nowhere', '/nowhere'),
         ('--config=', '--config is empty; give it the path'),
-        ('--config.init_from=nowhere', 'There is no folder nowhere; give'),
+        ('--config.init_from=nowhere', 'There is no folder nowhere; give --config.init_from the workdir of a run'),
         ('--workdir=s3://bucket/run', 's3://bucket/run is a remote path'),
         ('--processes=2', '--processes and --process need --coordinator=HOST:PORT'),
     )
@@ -295,6 +295,7 @@ class BadInputTest(experiments.TestCase):
         (self.folder / 'latin.txt').write_bytes(b'caf\xe9\n')
         for arguments, pattern in ((['--step=7'], 'There is no checkpoint 7 in .* holds, 1'),
                                    (['--step=newest'], "The step is 'newest'; expected last, best or a number"),
+                                   ([f'--against={self.folder / "nowhere"}'], 'no folder .*nowhere; give --against the'),
                                    (['--step=best'], 'This run has no best step; train it with'),
                                    (['--split=vaild'], "The split 'vaild' names no file of this data; did you mean 'valid'"),
                                    ([f'--path={self.folder / "nowhere"}'], 'does not exist; --path must be a file'),

@@ -35,10 +35,10 @@ def given(path):
     return storage.path(path)
 
 
-def existing(path):
-    """The path of a workdir that holds a run. Raises ValueError if it does not."""
+def existing(path, flag):
+    """The path of a workdir that holds a run, as a flag names it. Raises ValueError if it does not."""
     folder = storage.path(path)
-    load_config(folder)
+    load_config(folder, wanted=f'give {flag} the workdir of a run of train.py')
     return folder
 
 

@@ -36,8 +36,9 @@ def read(model: Any, captured: Mapping, prefix: np.ndarray | None = None) -> tup
         for i, row in enumerate(kept_heads(stack, field)):
             layer = layer_of(name, i)
             cross = name.endswith('cross_attention')
+            shown = cross or stack.attention.of_layer(i).shown
             kept[layer], masks_of[layer] = row, None if cross else stack.mask.of_layer(i)
-            if not (cross or (shown := stack.attention.of_layer(i).shown)):
+            if not shown:
                 joint.add(layer)
             if stack.partition.of_layer(i) != Whole():
                 apart[layer] = shown
