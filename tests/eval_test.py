@@ -47,6 +47,7 @@ class TextTest(experiments.TestCase):
     def test_what_is_known_of_the_data_is_said_though_nothing_is_of_the_companions(self):
         (self.workdir / 'environment.json').write_text('{"data": {"valid": "another"}}')
         companions = types.SimpleNamespace(digests=lambda: {'teacher': 'one'}, were_read=True)
+        companions.present = companions
         snapshot = types.SimpleNamespace(run=types.SimpleNamespace(companions=companions),
                                          data=types.SimpleNamespace(digest=lambda part: 'one'))
         with contextlib.redirect_stderr(io.StringIO()) as said:

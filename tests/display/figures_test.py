@@ -51,8 +51,9 @@ def steps():
 
 def over_an_image(sign=1):
     weights, found = drawn(2, 3, 6)
-    weights = {name: sign * x for name, x in weights.items()}
-    return image_attention.attention(weights, weights['block_0'][0], RNG.random((4, 6, 3)), found, patch=2)
+    heats = {name: sign * x[:, 0] for name, x in weights.items()}
+    return image_attention.attention(heats, heats['block_0'][0], RNG.random((4, 6, 3)), found,
+                                     cells=dict.fromkeys(heats, (2, 3, 2)), reads=image_attention.CLASS_TOKEN)
 
 
 def mistakes():

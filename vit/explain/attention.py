@@ -162,10 +162,11 @@ def of_image(snapshot: Any, file: str, steps: bool = False) -> tuple:
     if isinstance(snapshot.model, Staged):
         return of_stages(snapshot, file, steps)
     (image, note), model = snapshot.data.seen(file), snapshot.model
+    seen = look(snapshot, steps, image=image[None])
     grid = tuple(side // model.patch for side in image.shape[:2])
     if steps:
         require_few((*grid, model.patch))
-    seen = look(snapshot, steps, image=image[None]).spread(maps.keys_of(model, lambda _: grid))
+    seen = seen.spread(maps.keys_of(model, lambda _: grid))
     names = [*model.front, *_places(*grid)]
     section = seen.section(names, names, down=DOWN, across=ACROSS)
     view = ImageView([section], image=snapshot.data.visible(image), patch=model.patch, front=model.front)
