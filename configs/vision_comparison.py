@@ -32,6 +32,7 @@ jax 0.11.2), and on one or two cores of an EPYC (family 25 model 17; Python 3.11
     deit_hard              0.925       922,228      382      4,243    two cores of an EPYC
     swin                   0.937       699,700      571     18,716    core of another Xeon, below
     davit                  0.941       821,770      430     14,270    core of another Xeon, below
+    hybrid                 0.941       953,146      345      4,601    core of a Xeon
     d2l_vit                0.867     6,457,866      788         23    H100
     d2l_resnet18           0.908    11,175,370      865         88    H100
 
