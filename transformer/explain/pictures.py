@@ -159,7 +159,7 @@ def _panels(figure, maps, larger):
     largest = max((float(np.abs(weights).max()) for weights in layers.values() if weights.size), default=1.0)
     most = max(largest, min(1.0, LIGHT / max(1, len(maps.keys))))
     norm = CenteredNorm(halfrange=largest) if signed else PowerNorm(0.5, vmin=0, vmax=most)
-    what = 'weight' if sure else 'effective weight'
+    what, between = 'weight' if sure else 'effective weight', '\n' if maps.steps else ' '  # a bar is as high as its panels
     style = dict(cmap=figures.DIVERGING if signed else figures.SEQUENTIAL, norm=norm)
     rows = []
     for one in maps.found:
@@ -167,7 +167,7 @@ def _panels(figure, maps, larger):
             rows += _steps(one, *maps.steps[one['layer']])
         label = named(one) if one['layer'] not in maps.steps else f'softmax\n{named(one)}'
         rows.append(PanelRow(label, layers[one['layer']], titles(one, width / larger), style,
-                             f'{what} ({"linear" if signed else "square-root"} scale)'))
+                             f'{what}{between}({"linear" if signed else "square-root"} scale)'))
     if maps.title:
         figure.suptitle(maps.title, fontsize=10 * larger)
     grid, shown = figure.subplots(maps.rows, columns, squeeze=False), []

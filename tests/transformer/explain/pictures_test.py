@@ -84,8 +84,8 @@ class AttentionTest(parameterized.TestCase):
             np.testing.assert_array_equal(axes.images[0].get_array(), panel)
         self.assertEqual(shown[2].get_title(), f'{scores[0].min():.2f} to {scores[0].max():.2f}')
         bars = [axes for axes in figure.axes if axes not in shown]
-        self.assertEqual([bar.get_ylabel() for bar in bars], ['weight (square-root scale)', 'score (linear scale)', 'mask',
-                                                              'weight (square-root scale)'])
+        self.assertEqual([bar.get_ylabel() for bar in bars], ['weight\n(square-root scale)', 'score (linear scale)', 'mask',
+                                                              'weight\n(square-root scale)'])
         self.assertEqual(labels(bars[2].get_yticklabels()), ['hidden', 'visible'])
         self.assertEqual([bool(axes.get_xticks().size) for axes in shown], [False] * 6 + [True] * 2)
 
