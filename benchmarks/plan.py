@@ -80,13 +80,19 @@ def main(config, name):
     print(json.dumps(found))
 
 
+def built(config, mesh):
+    """The run of a config that is only compiled, for the devices of the mesh: kernels for these are not refused."""
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # set_mesh would compute on devices that are not there
+        return runs.build(config, mesh, planned=True)
+
+
 def measure(config, name, devices, options=None):
     """The plan of a config on these devices, as the docstring of this module describes it; options: the compiler's own."""
     config = config.copy_and_resolve_references().unlock()
     config.evals, config.checkpoint.best, config.train.dispatch = {}, '', 1
     schema.check(config)
     mesh = meshes.make(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices)
-    run = runs.build(config, mesh, planned=True)
+    run = built(config, mesh)
     device, chips = mesh.devices.flat[0], mesh.size
     if chip(device) and not peak_flops(device, config.dtype):
         raise ValueError(f'dtype is {config.dtype!r}, for which no speed of {device.device_kind} is known; give another, such '
@@ -185,7 +191,7 @@ def model_flop(config, mesh):
     plain = {field: str(dataclasses.replace(mechanism, implementation='plain'))  # kernels compute scores twice, or skip blocks
              for field, mechanism in _softmaxes(config.model)}
     config = schema.changed(config, plain | {f'{place}remat': 'none' for place in _places(config.model, 'remat')})
-    run = runs.build(config, mesh, planned=True)
+    run = built(config, mesh)
     jaxpr = run.trace(run.longest).jaxpr
     whole = flops.count_jaxpr(jaxpr)
     if 'mask' not in config.model or not isinstance(_parsed(config.model.attention, Mechanism), Softmax):
@@ -245,7 +251,8 @@ class Choice:
 
 
 def search(config, name, devices):
-    """The plan with the shortest step of those that fit, with `tried`, [(mesh, remat, kernel, microbatches, step_ms or None)].
+    """The plan with the shortest step of those that fit, of equal ones that whose memory and links take less, with `tried`,
+    [(mesh, remat, kernel, microbatches, step_ms or None)].
 
     First every rematerialisation with whole and with most split parameters; then, from the best of these, one change after the
     other that makes it shorter: each kernel of softmax attention, `mesh.fsdp` between the two, and `mesh.tensor` doubled. Where
@@ -269,7 +276,7 @@ def search(config, name, devices):
         whole = schema.changed(config, {'mesh.data': chips // tensor, 'mesh.fsdp': 1, 'mesh.tensor': tensor,
                                         'train.microbatches': 1, 'evals': {}, 'checkpoint.best': ''})
         mesh = meshes.make(chips // tensor, 1, tensor, devices)
-        return most_split(runs.build(whole, mesh, planned=True), 'fsdp', chips // tensor)
+        return most_split(built(whole, mesh), 'fsdp', chips // tensor)
 
     def attempt(choice, least=1):
         """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `least`."""
@@ -293,7 +300,7 @@ def search(config, name, devices):
             counts = [count for count in counts[1:] if held + (memory['all'] - held) * micro / count <= memory['there is']]
 
     def best():
-        return min(plans, key=lambda choice: plans[choice]['step_ms'])
+        return min(plans, key=lambda choice: (plans[choice]['step_ms'], sum(plans[choice]['bounds_ms'].values())))
 
     def improve(**change):
         """Whether the best choice with a change is better."""

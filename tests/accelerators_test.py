@@ -9,8 +9,8 @@ import pytest
 from absl.testing import absltest, parameterized
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks import hlo, topologies
-from tests import mechanisms, programs
+from benchmarks import hlo, plan, topologies
+from tests import experiments, mechanisms, programs
 from training import mesh as meshes
 from transformer.attention.kernels import rows
 from transformer.attention.kernels.attend import attend
@@ -45,6 +45,17 @@ class StepsTest(parameterized.TestCase):
 
     def test_every_one_is_on_record(self):
         self.assertEqual(list(programs.recorded()), list(programs.NAMES))
+
+
+@FOR_TPU
+class PlanTest(experiments.TestCase):
+
+    def test_a_kernel_of_the_config_is_one_for_the_chips_of_the_plan(self):
+        mesh = meshes.make(1, 1, 1, topologies.devices_of(programs.TOPOLOGY)[:1])
+        config = lambda kernel: experiments.tiny(self.text, **{'model.attention': f"Softmax(implementation='{kernel}')"})
+        self.assertEqual(plan.built(config('rows'), mesh).mesh, mesh)
+        with self.assertRaisesRegex(ValueError, "The kernel 'cudnn' cannot do this: it needs a GPU, and this is tpu"):
+            plan.built(config('cudnn'), mesh)
 
 
 @FOR_TPU

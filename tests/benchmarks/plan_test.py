@@ -28,10 +28,11 @@ def figures(**changes):
     return mock.patch.multiple(plan, **found)
 
 
-def answer(config, step_ms=1.0, fits=True, parameters=1.0, rest=16.0):
+def answer(config, step_ms=1.0, fits=True, parameters=1.0, rest=16.0, memory_ms=0.0):
     """What `plan.measure` says of a config, as far as a search reads it."""
     return {'mesh': {axis: config.mesh[axis] for axis in meshes.AXES}, 'microbatches': config.train.microbatches, 'fits': fits,
-            'memory_gb': {'parameters': parameters, 'all': parameters + rest, 'there is': 16.0}, 'step_ms': step_ms}
+            'memory_gb': {'parameters': parameters, 'all': parameters + rest, 'there is': 16.0}, 'step_ms': step_ms,
+            'bounds_ms': {'products': step_ms, 'memory': memory_ms}}
 
 
 class MeasureTest(experiments.TestCase):
@@ -166,6 +167,12 @@ class MeasureTest(experiments.TestCase):
         self.assertIn('kernel=rows: not this kernel', said.getvalue())
         self.assertIn('kernel=cudnn: nor that', said.getvalue())
         self.assertIn('microbatches=1   does not fit', said.getvalue())
+
+    def test_of_equal_steps_the_search_takes_that_with_the_least_traffic(self):
+        measured = lambda config, name, devices: answer(config, memory_ms=0.1 + (config.model.remat != 'dots'))
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
+        self.assertEqual(found['bounds_ms'], {'products': 1.0, 'memory': 0.1})
 
     def test_the_search_splits_parameters_as_far_as_their_width_can_be_divided(self):
         config = experiments.tiny(self.text, **{'model.width': 12, 'model.heads': 3, 'model.feed_forward': 'Mlp(inner=16)'})
