@@ -174,7 +174,7 @@ class StagesTest(parameterized.TestCase):
         view.figure()
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        self.assertLess(most, 3e7)
+        self.assertLess(most, 6e7)  # most of it is matplotlib's
         self.assertAlmostEqual(np.sum(more['rollout']), 1.0)
         with self.assertRaisesRegex(ValueError, 'each of 64x64 patches, but a picture shows 1024 at most; leave it out'):
             pictures.of_stages(snapshot, 'image.png', steps=True)
