@@ -5,6 +5,7 @@ For each there is a function that names the first thing in a call that the kerne
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from transformer.attention.kernels import residuals, rows
 from transformer.attention.kernels.terms import arrays_of, terms_of
-from transformer.attention.masks.algebra import FULL, Mask, blocks, conjuncts
+from transformer.attention.masks.algebra import EMPTY, FULL, Mask, blocks, conjuncts
 from transformer.attention.masks.analysis import parts
 from transformer.attention.masks.data import Segments
 from transformer.attention.masks.patterns import Causal, Full, Window
@@ -171,15 +172,13 @@ def _splash(query, key, value, *segments, pattern, interpret):
     shared, keys = heads // key.shape[1], key.shape[2]
     first = lambda *sizes: next(size for size in sizes if queries % size == 0 and keys % size == 0)
     size = first(512, 384, 256, 128)
-    # One kernel for all gradients reads everything once, but writes those of queries once for every block of keys.
-    backward = {'use_fused_bwd_kernel': True} if keys // size <= 4 else {'block_q_dq': size, 'block_kv_dq': size}
     layout = library.QKVLayout.SEQ_MINOR if width % 128 else library.QKVLayout.HEAD_DIM_MINOR  # which fills the tiles of 128
     kernel = library.make_splash_mqa(
         library.MultiHeadMask([_pattern_class()(pattern, (queries, keys))] * shared), head_shards=1, q_seq_shards=1,
         block_sizes=library.BlockSizes(
             # Of every batch and head the kernel also writes what it sums up for a block of queries: small blocks.
             block_q=first(256, 384, 128), block_kv=size, block_kv_compute=size,
-            block_q_dkv=size, block_kv_dkv=size, block_kv_dkv_compute=size, **backward,
+            block_kv_dkv_compute=size, **_backward(pattern, queries, keys, width, query.dtype.itemsize, size),
             q_layout=layout, k_layout=layout, v_layout=layout), residual_checkpoint_name=residuals.NAME,
         interpret=interpret)
     ids = library.SegmentIds(*(x.astype(jnp.int32) for x in segments)) if segments else None
@@ -187,6 +186,22 @@ def _splash(query, key, value, *segments, pattern, interpret):
     out = jax.vmap(of_row, (0, 0, 0, 0 if segments else None))(
         query.reshape(batch, key.shape[1], shared, queries, width), key, value, ids)
     return out.reshape(batch, heads, queries, width)
+
+
+def _backward(pattern, queries, keys, width, itemsize, size):
+    """The blocks of the backward pass: one kernel for all gradients, of five products a block, or two kernels of seven.
+
+    The first computes the scores once, but writes the gradients of queries anew for every block of keys. So it has at most
+    four of them, and large ones compute more of what the pattern hides.
+    """
+    count = keys // size
+    block = next(size * several for several in range(1, count + 1) if count % several == 0 and count // several <= 4)
+    most = 2 ** 19 // (max(width, 128) * itemsize)  # whose arrays fill the 16 MB beside the processor
+    rows = size if block < most else math.gcd(size, 256)
+    computed = lambda *sizes: np.sum(blocks(pattern, queries, keys, sizes) != EMPTY) * math.prod(sizes)
+    if block <= most and 5 * computed(rows, block) <= 7 * computed(size, size):
+        return {'use_fused_bwd_kernel': True, 'block_q_dkv': rows, 'block_kv_dkv': block}
+    return dict.fromkeys(('block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq'), size)
 
 
 @functools.cache
