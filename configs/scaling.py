@@ -46,21 +46,73 @@ from training.config import resolve
 from training.report import flops, report, scaling
 from training.report.sweeps import Sweep
 
-SIZES = (2, 16), (2, 24), (2, 32), (2, 48), (2, 64), (3, 64), (3, 96), (4, 128), (4, 192)  # (layers, width)
-LENGTH, ROWS, VOCABULARY = 128, 4, 257  # bytes, and what separates documents
-BUDGETS = {'': (1e11, 3e11, 1e12, 3e12, 6e12), 'DATA': (3e11, 1e12, 3e12, 1e13, 2e13)}  # operations
-HELD_OUT = {'': (1e14, 4, 192), 'DATA': (1e14, 4, 128)}  # (operations, layers, width) of a run that no law is fitted to
-BYTES = {'': 10.85e6, 'DATA': 27e6}  # to train on: data.train of the standard library of Python 3.11 has 10,852,187
-PER_BUDGET = 5
+LENGTH, ROWS, PER_BUDGET = 128, 4, 5
+SMALL = (2, 16), (2, 24), (2, 32), (2, 48), (2, 64), (3, 64)  # (layers, width)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is trained: the sizes, (layers, width), nearest to the square root of budget / `ratio` parameters.
+
+    Attributes:
+      tokenizer, vocabulary: of the text, and its tokens, with what separates documents.  tokens: to train on.
+      budgets: operations of the runs that laws are fitted to.  held_out: (operations, layers, width) of the run left out.
+    """
+
+    tokenizer: str
+    vocabulary: int
+    tokens: float
+    sizes: tuple
+    ratio: float
+    budgets: tuple
+    held_out: tuple
+
+    def cost(self, layers, width):
+        """Operations of a step: 6 for each weight of a matrix and token, and those of scores and of weights with values."""
+        return ROWS * LENGTH * (6 * self.parameters(layers, width) + 12 * layers * LENGTH * width)
+
+    def parameters(self, layers, width):
+        return 12 * layers * width ** 2 + self.vocabulary * width
+
+    def points(self):
+        """[(budget, layers, width, steps)] of the points that the laws are fitted to."""
+        found = []
+        for budget in self.budgets:
+            steps = {size: round(budget / self.cost(*size)) for size in self.sizes}
+            there = [size for size in self.sizes if steps[size] * ROWS * LENGTH <= self.tokens]
+            centre = math.log(math.sqrt(budget / self.ratio))
+            nearest = sorted(there, key=lambda size: abs(math.log(self.parameters(*size)) - centre))[:PER_BUDGET]
+            found += [(budget, *size, steps[size]) for size in sorted(nearest)]
+        return found
+
+    def last(self):
+        """(budget, layers, width, steps) of the run whose loss the laws are to predict."""
+        budget, *size = self.held_out
+        return budget, *size, round(budget / self.cost(*size))
+
+
+GRIDS = {
+    '': Grid('Byte()', 257, tokens=10.85e6, ratio=280, sizes=(*SMALL, (3, 96), (4, 128), (4, 192)),
+             budgets=(1e11, 3e11, 1e12, 3e12, 6e12), held_out=(1e14, 4, 192)),
+    'DATA': Grid('SentencePiece(vocab=2048)', 2048, tokens=10e6, ratio=85,
+                 sizes=((2, 12), *SMALL, (3, 80), (3, 96), (4, 128), (4, 192)),
+                 budgets=(3e11, 1e12, 3e12, 1e13, 2e13), held_out=(1e14, 4, 192))}
+
+
+SURFACES = {'surface': scaling.projected, 'joint surface': scaling.joint}
+
+
+def grid(variant):
+    return GRIDS['DATA' if variant else '']
 
 
 def get_config(variant=''):
     c = base.config()
     if variant:
-        c.data = base.data('data.text.documents:Text', corpus=objectives.corpus(variant), tokenizer='Byte()', length=LENGTH,
-                           batch_size=ROWS)
+        c.data = base.data('data.text.documents:Text', corpus=objectives.corpus(variant), length=LENGTH, batch_size=ROWS,
+                           tokenizer=grid(variant).tokenizer)
     else:
-        c.data = base.data('data.text.documents:Text', source='auto', tokenizer='Byte()', valid='train[90%:92%]',
+        c.data = base.data('data.text.documents:Text', source='auto', tokenizer=grid(variant).tokenizer, valid='train[90%:92%]',
                            length=LENGTH, batch_size=ROWS)
     c.model = base.part('transformer.models.gpt:Gpt', layers=2, heads=2, width=32, length=LENGTH, **base.NO_BIASES,
                         positions='Rotary()', initial='Scaled(scale=0.07)')
@@ -74,35 +126,11 @@ def get_config(variant=''):
     return c.lock()
 
 
-def cost(layers, width):
-    """Operations of a step: 6 for each weight of a matrix and byte, and those of queries with keys and weights with values."""
-    matrices = 12 * layers * width ** 2 + VOCABULARY * width
-    return ROWS * LENGTH * (6 * matrices + 12 * layers * LENGTH * width)
-
-
-def grid(variant):
-    """[(budget, layers, width, steps)] of the points that the laws are fitted to."""
-    kind, found = 'DATA' if variant else '', []
-    for budget in BUDGETS[kind]:
-        steps = {size: round(budget / cost(*size)) for size in SIZES}
-        there = [size for size in SIZES if steps[size] * ROWS * LENGTH <= BYTES[kind]]
-        centre = math.log(math.sqrt(budget / 480))
-        nearest = sorted(there, key=lambda size: abs(math.log(12 * size[0] * size[1] ** 2) - centre))[:PER_BUDGET]
-        found += [(budget, *size, steps[size]) for size in sorted(nearest)]
-    return found
-
-
-def held_out(variant):
-    """(budget, layers, width, steps) of the run whose loss the laws are to predict."""
-    budget, *size = HELD_OUT['DATA' if variant else '']
-    return budget, *size, round(budget / cost(*size))
-
-
 def sweep(variant=''):
     points = {f'{budget:.0e}-{layers}x{width}'.replace('+', ''): {
-        'model.layers': layers, 'model.width': width, 'model.heads': width // 16, 'model.initial': initial(width),
+        'model.layers': layers, 'model.width': width, 'model.heads': max(1, width // 16), 'model.initial': initial(width),
         'train.steps': steps, 'optimizer.learning_rate': 0.3 / width, 'optimizer.schedule.warmup_steps': max(1, steps // 25)}
-        for budget, layers, width, steps in [*grid(variant), held_out(variant)]}
+        for budget, layers, width, steps in [*grid(variant).points(), grid(variant).last()]}
     return Sweep(points, measure, picture, title='operations-layers x width')
 
 
@@ -136,7 +164,7 @@ def means(table):
 
 def parted(table):
     """The rows of a table that laws are fitted to, and those of runs held out."""
-    budgets = {budget for kind in BUDGETS.values() for budget in kind}
+    budgets = {budget for one in GRIDS.values() for budget in one.budgets}
     fitted = {name: row for name, row in table.items() if float(name.partition('-')[0]) in budgets}
     return fitted, {name: row for name, row in table.items() if name not in fitted}
 
@@ -156,19 +184,21 @@ def laws(table):
     def exponent(power):
         return power, f'a = {power.exponent:.3f}'
 
-    def of_surface(given):
-        found, flops = scaling.projected(given), (given.flops.min(), given.flops.max())
-        return scaling.Power.of(flops, found.best(flops))
+    def of_surface(given, fit=scaling.projected):
+        found, flops = fit(given), (given.flops.min(), given.flops.max())
+        power, said = exponent(scaling.Power.of(flops, found.best(flops)))
+        return power, f'{said}, off by {scaling.deviation(found, given):.1%}'
 
     def surface():
-        power, said = exponent(of_surface(counted))
+        power, said = of_surface(counted)
         low, high = scaling.intervals(counted, lambda one: one.exponent)
         return power, f'{said} (80 %: {low:.3f} to {high:.3f}; Huber: {scaling.huber(counted).exponent:.3f})'
 
     ways = {'best runs': lambda: exponent(scaling.envelope(counted)),
             'parabolas': lambda: exponent(scaling.valleys(counted)[0]), 'surface': surface,
+            'joint surface': lambda: of_surface(counted, scaling.joint),
             "best runs, Kaplan's counts": lambda: exponent(scaling.envelope(kaplan)),
-            "surface, Kaplan's counts": lambda: exponent(of_surface(kaplan))}
+            "surface, Kaplan's counts": lambda: of_surface(kaplan)}
     found = {}
     for name, way in ways.items():
         try:
@@ -186,12 +216,13 @@ def picture(folders, table):
 
 
 def predicted(fitted, held):
-    """[(C, loss, the loss that the surface of the fitted rows says)] of the rows held out, where there is a surface."""
+    """[(C, loss, {surface: the loss that it says})] of the rows held out, where the fitted rows have surfaces."""
     try:
-        surface = scaling.projected(runs_of(fitted)) if held else None
+        surfaces = {name: fit(runs_of(fitted)) for name, fit in SURFACES.items()} if held else {}
     except ValueError:  # `laws` says why
         return []
-    return [(row['C'], row['loss'], float(surface(row['N'], row['D']))) for row in means(held).values()]
+    return [(row['C'], row['loss'], {name: float(surface(row['N'], row['D'])) for name, surface in surfaces.items()})
+            for row in means(held).values()]
 
 
 def of_computation(counted, found, held):
@@ -204,9 +235,11 @@ def of_computation(counted, found, held):
     if found['parabolas'][0]:
         flops, _, loss = zip(*scaling.valleys(counted)[1])
         curves.plot(flops, loss, '--', color=figures.COLOURS[-1], linewidth=1, label='best size')
-    for flops, loss, guess in held:
+    for flops, loss, guesses in held:
         curves.scatter([flops], [loss], marker='*', s=90, color=figures.COLOURS[-1], label='held out', zorder=3)
-        curves.scatter([flops], [guess], marker='*', s=90, facecolor='none', edgecolor=figures.COLOURS[-1], label='predicted')
+        for marker, (name, guess) in zip('*D', guesses.items()):
+            curves.scatter([flops], [guess], marker=marker, s=90 if marker == '*' else 40, facecolor='none',
+                           edgecolor=figures.COLOURS[-1], label=f'predicted, {name}')
     for place, budget in enumerate(np.unique(counted.budget)):
         own = counted[counted.budget == budget]
         colour = figures.COLOURS[place % len(figures.COLOURS)]
@@ -215,19 +248,20 @@ def of_computation(counted, found, held):
             along = np.geomspace(own.parameters.min(), own.parameters.max(), 60)
             equal.plot(along, np.polyval(np.polyfit(np.log(own.parameters), own.loss, 2), np.log(along)), '--', color=colour,
                        linewidth=1)
-    equal.set(xscale='log', xlabel='parameters N', ylabel='held-out loss, nats a byte')
+    equal.set(xscale='log', xlabel='parameters N', ylabel='held-out loss, nats a token')
     flops = np.geomspace(counted.flops.min(), counted.flops.max(), 2)
     for place, (name, (power, said)) in enumerate(found.items()):
         if power:
             best.plot(flops, power(flops), color=figures.COLOURS[place], label=f'{name}: {said}')
-    low, high = best.get_ylim()
-    best.set(xscale='log', yscale='log', xlabel='operations C', ylabel='best number of parameters N', ylim=(low, 2 * high))
+    best.set(xscale='log', yscale='log', xlabel='operations C', ylabel='best number of parameters N')
+    best.set_ylim(top=2 * best.get_ylim()[1])
     for axes, place in (curves, 'upper right'), (equal, 'upper right'), (best, 'upper left'):
         axes.legend(frameon=False, fontsize=8.5, loc=place)
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)
-    said = [f'The stars are a run of {flops:.1e} operations to which nothing was fitted: it ends at {loss:.3f}, the surface '
-            f'says {guess:.3f} ({guess / loss - 1:+.1%}).' for flops, loss, guess in held]
+    said = ['The filled star is a run of {:.1e} operations to which nothing was fitted: it ends at {:.3f}; {}.'.format(
+        flops, loss, ', '.join(f'the {name} says {guess:.3f} ({guess / loss - 1:+.1%})' for name, guess in guesses.items()))
+            for flops, loss, guesses in held]
     said += [f'{name}: {said}' for name, (power, said) in found.items() if not power]
     return figures.explain(figure, 'How the loss falls with computation, and the best size for each amount of it',
                            ' '.join(['Each point is a run at the end of its schedule; dashed are the parabolas, and on the left'
@@ -235,15 +269,15 @@ def of_computation(counted, found, held):
 
 
 def of_data(counted):
-    """A figure of the loss against the bytes read."""
+    """A figure of the loss against the tokens read."""
     figure, body = figures.new(6.5, 4.6, dpi=120)
     axes = body.subplots()
-    sizes(axes, counted, counted.tokens, 'bytes read D')
+    sizes(axes, counted, counted.tokens, 'tokens read D')
     axes.legend(frameon=False, fontsize=8.5)
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
     return figures.explain(figure, 'How the loss falls with data',
-                           'Each point is a run; lines join those of a size. Of larger ones the same bytes teach more.')
+                           'Each point is a run; lines join those of a size. Of larger ones the same text teaches more.')
 
 
 def sizes(axes, counted, across, label):
@@ -257,4 +291,4 @@ def sizes(axes, counted, across, label):
         own = own[np.argsort(across[own])]
         axes.plot(across[own], counted.loss[own], marker='o', markersize=4, linewidth=1, color=colour,
                   label=f'{size:,.0f} parameters')
-    axes.set(xscale='log', xlabel=label, ylabel='held-out loss, nats a byte')
+    axes.set(xscale='log', xlabel=label, ylabel='held-out loss, nats a token')

@@ -23,32 +23,35 @@ TRUTH = Surface(1.2, 7.0, 0.3, 40.0, 0.3)
 
 def known(variant):
     """The table of runs that end at the loss of TRUTH."""
-    table, rows = {}, [*scaling.grid(variant), scaling.held_out(variant)]
-    for name, (_, layers, width, steps) in zip(scaling.sweep(variant).points, rows, strict=True):
+    table, grid = {}, scaling.grid(variant)
+    for name, (_, layers, width, steps) in zip(scaling.sweep(variant).points, [*grid.points(), grid.last()], strict=True):
         blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
-        size = blocks + 256 * width
-        row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * scaling.cost(layers, width),
+        size = grid.parameters(layers, width)
+        row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * grid.cost(layers, width),
                'loss': float(TRUTH(size, tokens))}
         table[name] = {column: Estimate.of([value]) for column, value in row.items()}
     return table
 
 
 class ScalingTest(experiments.TestCase):
-    @parameterized.parameters('', 'data')
-    def test_every_budget_is_spent_on_five_sizes_that_read_no_byte_twice(self, variant):
-        kind, found = variant and 'DATA', scaling.grid(variant)
-        for budget in scaling.BUDGETS[kind]:
+    @parameterized.parameters(('', [5, 5, 5, 5, 5]), ('data', [5, 5, 5, 5, 4]))
+    def test_every_budget_is_spent_on_sizes_on_both_sides_of_the_best_that_read_no_token_twice(self, variant, sizes):
+        grid = scaling.grid(variant)
+        found = grid.points()
+        for budget, count in zip(grid.budgets, sizes, strict=True):
             own = [(size, steps) for one, *size, steps in found if one == budget]
-            self.assertLen(own, 5)
+            self.assertLen(own, count)
             for size, steps in own:
-                self.assertAlmostEqual(steps * scaling.cost(*size) / budget, 1.0, delta=0.03)
-                self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, scaling.BYTES[kind])
-        budget, *size, steps = scaling.held_out(variant)
-        self.assertAlmostEqual(steps * scaling.cost(*size) / budget, 1.0, delta=0.001)
-        self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, scaling.BYTES[kind])
-        self.assertNotIn(budget, scaling.BUDGETS[kind])
+                self.assertAlmostEqual(steps * grid.cost(*size) / budget, 1.0, delta=0.03)
+                self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, grid.tokens)
+            ratios = [grid.parameters(*size) / (budget / grid.ratio) ** 0.5 for size, _ in own]
+            self.assertBetween(1.0, min(ratios), max(ratios))
+        budget, *size, steps = grid.last()
+        self.assertAlmostEqual(steps * grid.cost(*size) / budget, 1.0, delta=0.001)
+        self.assertLessEqual(steps * scaling.ROWS * scaling.LENGTH, grid.tokens)
+        self.assertNotIn(budget, grid.budgets)
         whole = scaling.sweep(variant)
-        self.assertLen(whole.points, 26)
+        self.assertLen(whole.points, sum(sizes) + 1)
         whole.check(scaling.get_config(variant), {}, self.folder)
 
     def test_counts_of_kaplan_are_without_the_table_and_attention(self):
@@ -61,7 +64,7 @@ class ScalingTest(experiments.TestCase):
     def test_kaplans_counts_find_the_best_size_of_a_loss_by_blocks(self):
         """Along curves of C = 6·N·D, on which runs of one budget do not lie."""
         table = {}
-        for number, (budget, layers, width, steps) in enumerate(scaling.grid('')):
+        for number, (budget, layers, width, steps) in enumerate(scaling.grid('').points()):
             blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
             row = {'N': blocks + 256 * width, 'N of blocks': blocks, 'D': tokens, 'C': budget, 'loss': TRUTH(blocks, tokens)}
             table[f'{budget}-{number}'] = {column: Estimate.of([float(value)]) for column, value in row.items()}
@@ -79,21 +82,23 @@ class ScalingTest(experiments.TestCase):
     def test_pictures_of_a_known_surface(self):
         table = known('data')
         fitted, held = scaling.parted(table)
-        self.assertEqual([*held], ['1e14-4x128'])
+        self.assertEqual([*held], ['1e14-4x192'])
         found = scaling.laws(fitted)
         said = {name: text for name, (_, text) in found.items()}
-        self.assertIn('a = 0.500 (80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
-        (flops, loss, predicted), = scaling.predicted(fitted, held)
+        self.assertIn('a = 0.500, off by 0.0% (80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
+        (flops, loss, guesses), = scaling.predicted(fitted, held)
         self.assertAlmostEqual(flops / 1e14, 1.0, delta=0.001)
-        self.assertAlmostEqual(predicted / loss, 1.0, places=4)
+        self.assertAlmostEqual(guesses['surface'] / loss, 1.0, places=4)
+        self.assertNotAlmostEqual(guesses['joint surface'] / loss, 1.0, places=3)
         drawn = scaling.picture({}, table)
         alone = scaling.of_computation(scaling.runs_of(fitted), found, [])
         self.assertEmpty(alone.axes[0].collections)
         self.assertEqual([*drawn], ['', 'data'])
         curves, equal, best = drawn[''].axes
         self.assertLen(equal.get_lines(), 5 * 2)
-        self.assertLen(curves.get_lines(), len(scaling.SIZES) + (found['parabolas'][0] is not None))
-        self.assertLen(curves.collections, 2)
+        sizes = {row['N'].mean for row in fitted.values()}
+        self.assertLen(curves.get_lines(), len(sizes) + (found['parabolas'][0] is not None))
+        self.assertLen(curves.collections, 3)
         self.assertLen(best.get_lines(), sum(power is not None for power, _ in found.values()))
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
@@ -135,10 +140,10 @@ class ScalingTest(experiments.TestCase):
         self.assertEqual([*table], names)
         for name, row in table.items():
             layers, width = map(int, name.partition('-')[2].split('x'))
-            self.assertEqual(row['N'] - row['N of blocks'], scaling.VOCABULARY * width)
+            self.assertEqual(row['N'] - row['N of blocks'], scaling.grid('').vocabulary * width)
             self.assertEqual(row['D'], 2 * 8 * 128)
             self.assertAlmostEqual(row['N of blocks'] / (12 * layers * width ** 2), 1.0, delta=0.02)  # and norms
-            self.assertEqual(row['C'], 2 * 2 * scaling.cost(layers, width))
+            self.assertEqual(row['C'], 2 * 2 * scaling.grid('').cost(layers, width))
             self.assertEqual(row['loss'], experiments.rows(self.folder / 'runs' / name, 'valid')[-1]['loss'])
 
 

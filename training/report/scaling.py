@@ -2,7 +2,8 @@
 
 Hoffmann et al. (2022, "Training compute-optimal large language models", section 3) find the exponent of N_best ∝ C^a in three
 ways: from the best runs of each C (`envelope`), from parabolas through runs of equal C (`valleys`), and from the surface
-L(N, D) = E + A·N^-α + B·D^-β (`huber`, `projected`). All compute in float64, from losses at the end of their schedules.
+L(N, D) = E + A·N^-α + B·D^-β (`huber`, `projected`). Kaplan et al. (2020, "Scaling laws for neural language models") have
+another surface (`joint`). All compute in float64, from losses at the end of their schedules.
 """
 
 import dataclasses
@@ -14,7 +15,6 @@ from scipy import optimize, special
 
 DELTA = 1e-3  # of Huber's loss, on log L
 LEAST = 4  # runs of a curve
-ENOUGH = 6  # runs of a surface, whose 5 parameters leave one to say how well it fits
 EQUAL = 1.1  # the most operations of a run of a curve over the fewest
 
 
@@ -88,6 +88,33 @@ class Surface:
         return ratio * (np.asarray(flops) / cost) ** self.exponent
 
 
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """L(N, D) = [(N_c/N)^(α_N/α_D) + D_c/D]^α_D (Kaplan et al. 2020, eq. 1.5).
+
+    Unlike in the sum of `Surface`, more of N helps little where D is short, and the other way round.
+    """
+
+    N_c: float
+    alpha_N: float
+    D_c: float
+    alpha_D: float
+
+    def __call__(self, parameters, tokens):
+        size, data = np.asarray(parameters, np.float64), np.asarray(tokens, np.float64)
+        return ((self.N_c / size) ** (self.alpha_N / self.alpha_D) + self.D_c / data) ** self.alpha_D
+
+    @property
+    def exponent(self) -> float:
+        """a of N_best ∝ C^a where C = k·N·D: α_D / (α_N + α_D), as there α_N·(N_c/N)^(α_N/α_D) = α_D·D_c/D."""
+        return self.alpha_D / (self.alpha_N + self.alpha_D)
+
+    def best(self, flops, cost: float = 6.0):
+        """N_best of so many operations, at `cost` for each parameter and token."""
+        power = self.alpha_N / self.alpha_D
+        return (power * self.N_c ** power * np.asarray(flops) / cost / self.D_c) ** self.exponent
+
+
 def envelope(runs: Runs, points: int = 200) -> Power:
     """N_best of C as the size of the best run at each of `points` C, evenly spaced in log C (approach 1).
 
@@ -144,9 +171,11 @@ def valleys(runs: Runs) -> tuple[Power, list[tuple[float, float, float]]]:
     return Power.of(flops, sizes), bottoms
 
 
-def _require_enough(runs):
-    if len(runs.loss) < ENOUGH:
-        raise ValueError(f'The surface has 5 parameters, and there are {len(runs.loss)} runs; expected at least {ENOUGH}.')
+def _require_enough(runs, kind=Surface):
+    """One more run than the surface has parameters, to say how well it fits."""
+    if len(runs.loss) <= (count := len(dataclasses.fields(kind))):
+        raise ValueError(f'The surface has {count} parameters, and there are {len(runs.loss)} runs; expected at least '
+                         f'{count + 1}.')
     if (runs.budget == runs.budget[0]).all():
         raise ValueError(f'All runs have the budget {runs.budget[0]:.3g}: the surface has no exponent; train runs of another '
                          'number of operations.')
@@ -204,6 +233,40 @@ def projected(runs: Runs, start: Surface | None = None) -> Surface:
     best = min(found, key=lambda one: one.fun).x
     (alpha, beta), (constant, a, b) = np.exp(best), solved(best)[0]
     return Surface(*map(float, (constant, a * np.exp(alpha * centre[0]), alpha, b * np.exp(beta * centre[1]), beta)))
+
+
+def joint(runs: Runs) -> Joint:
+    """The surface of Kaplan et al. with the least squares of log L, by variable projection.
+
+    log L = α_D·log D_c + α_D·log(S·N^-q + 1/D), where q = α_N/α_D and S = N_c^q/D_c: given q and S, a straight line.
+    Raises: ValueError for fewer than 5 runs or one budget, or where the loss does not fall with N and D.
+    """
+    _require_enough(runs, Joint)
+    size, tokens, wanted = np.log(runs.parameters), np.log(runs.tokens), np.log(runs.loss)
+
+    def line(x):
+        power = np.exp(x[0])
+        return np.logaddexp(x[1] - power * (size - size.mean()), -(tokens - tokens.mean()))
+
+    def error(x):
+        return np.polyfit(line(x), wanted, 1, full=True)[1].sum() * 1e6
+
+    starts = itertools.product(np.log((0.5, 1.0, 2.0)), (-1.0, 0.0, 1.0))
+    found = [optimize.minimize(error, start, method='Nelder-Mead', bounds=[(-3.0, 3.0), (-20.0, 20.0)],
+                               options={'xatol': 1e-7, 'fatol': 1e-9, 'maxiter': 2000}) for start in starts]
+    best = min(found, key=lambda one: one.fun).x
+    slope, offset = np.polyfit(line(best), wanted, 1)
+    if slope <= 0:
+        raise ValueError('The loss of these runs does not fall with more parameters and tokens: there is no surface.')
+    power = np.exp(best[0])
+    data = offset / slope + tokens.mean()  # log D_c
+    return Joint(float(np.exp(size.mean() + (best[1] + offset / slope) / power)), float(power * slope), float(np.exp(data)),
+                 float(slope))
+
+
+def deviation(surface: Surface | Joint, runs: Runs) -> float:
+    """The root of the mean square of what the surface says of runs beyond their losses, as a share of these."""
+    return float(np.sqrt(np.mean((surface(runs.parameters, runs.tokens) / runs.loss - 1) ** 2)))
 
 
 def intervals(runs: Runs, number: Callable[[Surface], float | Sequence[float]], *, count: int = 200, seed: int = 0,

@@ -7,34 +7,36 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from training.report import scaling
-from training.report.scaling import Runs, Surface
+from training.report.scaling import Joint, Runs, Surface
 
 TRUTH = Surface(1.69, 406.4, 0.34, 410.7, 0.28)
+JOINT = Joint(6.4e13, 0.076, 1.8e13, 0.103)  # Kaplan et al. 2020, table 2
 BUDGETS = np.geomspace(1e18, 1e22, 5)
 
 
-def runs(spread=1.6, count=5, noise=0.0, seed=0, centre=TRUTH.best):
+def runs(spread=1.6, count=5, noise=0.0, seed=0, truth=TRUTH, centre=None):
     """Runs of `count` sizes for each budget, from exp(-spread) to exp(spread) times its centre."""
     budget, apart = (x.ravel() for x in np.meshgrid(BUDGETS, np.linspace(-spread, spread, count), indexing='ij'))
-    size = centre(budget) * np.exp(apart)
+    size = (centre or truth.best)(budget) * np.exp(apart)
     tokens = budget / 6 / size
-    loss = TRUTH(size, tokens) * np.exp(noise * np.random.default_rng(seed).normal(size=size.shape))
+    loss = truth(size, tokens) * np.exp(noise * np.random.default_rng(seed).normal(size=size.shape))
     return Runs(budget, size, tokens, budget, loss)
 
 
 class SurfaceTest(parameterized.TestCase):
-    def test_the_best_size_has_the_least_loss(self):
+    @parameterized.parameters(TRUTH, JOINT)
+    def test_the_best_size_has_the_least_loss(self, truth):
         for flops in 1e18, 1e22:
-            best = TRUTH.best(flops)
+            best = truth.best(flops)
             sizes = best * np.geomspace(0.9, 1.1, 201)
-            losses = TRUTH(sizes, flops / 6 / sizes)
+            losses = truth(sizes, flops / 6 / sizes)
             self.assertAlmostEqual(sizes[np.argmin(losses)] / best, 1.0, delta=0.002)
-        self.assertAlmostEqual(np.log(TRUTH.best(1e22) / TRUTH.best(1e18)) / np.log(1e4), TRUTH.exponent)
+        self.assertAlmostEqual(np.log(truth.best(1e22) / truth.best(1e18)) / np.log(1e4), truth.exponent)
 
-    @parameterized.parameters(scaling.huber, scaling.projected)
-    def test_it_is_found_from_its_points(self, fit):
-        found = dataclasses.asdict(fit(runs()))
-        for name, value in dataclasses.asdict(TRUTH).items():
+    @parameterized.parameters((scaling.huber, TRUTH), (scaling.projected, TRUTH), (scaling.joint, JOINT))
+    def test_it_is_found_from_its_points(self, fit, truth):
+        found = dataclasses.asdict(fit(runs(truth=truth)))
+        for name, value in dataclasses.asdict(truth).items():
             self.assertAlmostEqual(found[name] / value, 1.0, delta=0.01, msg=name)
 
     def test_one_bad_run_moves_least_squares_and_hardly_hubers_loss(self):
@@ -53,6 +55,13 @@ class SurfaceTest(parameterized.TestCase):
             held += (ends[:, 0] <= numbers(TRUTH)) & (numbers(TRUTH) <= ends[:, 1])
         for share in held / count:
             self.assertBetween(share, 0.65, 0.95)  # four fifths of 60, and three standard deviations
+
+
+    def test_deviation_is_relative(self):
+        given = runs()
+        self.assertLess(scaling.deviation(TRUTH, given), 1e-12)
+        spoilt = dataclasses.replace(given, loss=given.loss / np.where(np.arange(25) < 9, 1.05, 1.0))
+        self.assertAlmostEqual(scaling.deviation(TRUTH, spoilt), 0.05 * (9 / 25) ** 0.5)
 
 
 class CurvesTest(parameterized.TestCase):
@@ -97,6 +106,8 @@ class RefusedTest(parameterized.TestCase):
         (lambda: scaling.envelope(runs()), 'The best size is always the smallest or the largest'),  # no size has two runs
         (lambda: scaling.huber(runs()[:5]), 'The surface has 5 parameters, and there are 5 runs; expected at least 6'),
         (lambda: scaling.projected(runs()[:5]), 'The surface has 5 parameters, and there are 5 runs; expected at least 6'),
+        (lambda: scaling.joint(runs()[:4]), 'The surface has 4 parameters, and there are 4 runs; expected at least 5'),
+        (lambda: scaling.joint(runs(truth=lambda size, tokens: size + tokens, centre=TRUTH.best)), 'does not fall with more'),
         (lambda: scaling.intervals(runs()[:5], lambda one: one.exponent), 'there are 5 runs; expected at least 6'),
         (lambda: scaling.huber(runs(count=7)[:7]), r'All runs have the budget 1e\+18: .*train runs of another'),
         (lambda: scaling.projected(runs(count=7)[:7]), r'All runs have the budget 1e\+18: .*train runs of another'))
