@@ -34,6 +34,7 @@ parameters it is twice as large as the largest that was fitted. On one core of a
 0.10.2, float32) the 25 runs took 47 minutes and the last one 88, beside other work.
 """
 
+import contextlib
 import dataclasses
 import math
 
@@ -140,13 +141,14 @@ def initial(width):
 
 
 def measure(folder):
-    """{'': {'N', 'N of blocks', 'D', 'C', 'loss'}} of a run, C in floating point operations."""
+    """{'': {'N', 'N of blocks', 'D', 'C', 'epochs', 'loss'}} of a run, C in floating point operations."""
     config = workdir.load_config(folder)
     made = runs.build(config, meshes.make(1), folder, applied=True)
     table = math.prod(made.shapes.params['tokens']['embedding'].shape)
     tokens = config.train.steps * config.data.batch_size * config.data.length
     return {'': {'N': made.parameters(), 'N of blocks': made.parameters() - table, 'D': tokens,
-                 'C': float(config.train.steps * operations(made)), 'loss': report.rows(folder, 'valid')[-1]['loss']}}
+                 'C': float(config.train.steps * operations(made)),
+                 'epochs': config.train.steps / made.data.batches_per_epoch, 'loss': report.rows(folder, 'valid')[-1]['loss']}}
 
 
 def operations(made):
@@ -164,8 +166,8 @@ def means(table):
 
 def parted(table):
     """The rows of a table that laws are fitted to, and those of runs held out."""
-    budgets = {budget for one in GRIDS.values() for budget in one.budgets}
-    fitted = {name: row for name, row in table.items() if float(name.partition('-')[0]) in budgets}
+    held = {one.held_out[0] for one in GRIDS.values()}
+    fitted = {name: row for name, row in table.items() if float(name.partition('-')[0]) not in held}
     return fitted, {name: row for name, row in table.items() if name not in fitted}
 
 
@@ -212,20 +214,27 @@ def picture(folders, table):
     """{'': the loss against C and N, and the best N of C; 'data': the loss against D}."""
     fitted, held = parted(table)
     counted = runs_of(fitted)
-    return {'': of_computation(counted, laws(fitted), predicted(fitted, held)), 'data': of_data(counted)}
+    return {'': of_computation(counted, laws(fitted), predicted(fitted, held), repeated(table)), 'data': of_data(counted)}
+
+
+def repeated(table):
+    """A sentence on the runs that have read their text more than once, which the laws know nothing of; '' without any."""
+    epochs = [row['epochs'] for row in means(table).values() if row['epochs'] > 1.1]
+    return '' if not epochs else (f'{len(epochs)} runs have read their text more than once, up to {max(epochs):.1f} times: new '
+                                  'text would have brought them more.')
 
 
 def predicted(fitted, held):
     """[(C, loss, {surface: the loss that it says})] of the rows held out, where the fitted rows have surfaces."""
-    try:
-        surfaces = {name: fit(runs_of(fitted)) for name, fit in SURFACES.items()} if held else {}
-    except ValueError:  # `laws` says why
-        return []
+    surfaces = {}
+    for name, fit in SURFACES.items() if held else ():
+        with contextlib.suppress(ValueError):  # `laws` says why
+            surfaces[name] = fit(runs_of(fitted))
     return [(row['C'], row['loss'], {name: float(surface(row['N'], row['D'])) for name, surface in surfaces.items()})
-            for row in means(held).values()]
+            for row in means(held).values() if surfaces]
 
 
-def of_computation(counted, found, held):
+def of_computation(counted, found, held, more=''):
     """A figure of the runs, the curves of equal C, the best size of C by each way of `laws`, and what was `predicted`."""
     import numpy as np
 
@@ -263,9 +272,10 @@ def of_computation(counted, found, held):
         flops, loss, ', '.join(f'the {name} says {guess:.3f} ({guess / loss - 1:+.1%})' for name, guess in guesses.items()))
             for flops, loss, guesses in held]
     said += [f'{name}: {said}' for name, (power, said) in found.items() if not power]
+    said.insert(0, 'Each point is a run at the end of its schedule; dashed are the parabolas, and on the left their lowest '
+                'points. The best size is proportional to C to the power of a.')
     return figures.explain(figure, 'How the loss falls with computation, and the best size for each amount of it',
-                           ' '.join(['Each point is a run at the end of its schedule; dashed are the parabolas, and on the left'
-                                     ' their lowest points. The best size is proportional to C to the power of a.', *said]))
+                           ' '.join(filter(None, [*said, more])))
 
 
 def of_data(counted):

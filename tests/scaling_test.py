@@ -27,7 +27,7 @@ def known(variant):
     for name, (_, layers, width, steps) in zip(scaling.sweep(variant).points, [*grid.points(), grid.last()], strict=True):
         blocks, tokens = 12 * layers * width ** 2, steps * scaling.ROWS * scaling.LENGTH
         size = grid.parameters(layers, width)
-        row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * grid.cost(layers, width),
+        row = {'N': size, 'N of blocks': blocks, 'D': tokens, 'C': steps * grid.cost(layers, width), 'epochs': tokens / 1e7,
                'loss': float(TRUTH(size, tokens))}
         table[name] = {column: Estimate.of([value]) for column, value in row.items()}
     return table
@@ -103,6 +103,13 @@ class ScalingTest(experiments.TestCase):
         for figure in drawn.values():
             figure.savefig(io.BytesIO(), format='png')
 
+    def test_a_text_that_was_read_again_is_named(self):
+        table = known('data')
+        self.assertEqual(scaling.repeated(table), '')
+        for name, epochs in (('3e11-2x16', 3.0), ('1e14-4x192', 1.2)):
+            table[name]['epochs'] = Estimate.of([epochs])
+        self.assertStartsWith(scaling.repeated(table), '2 runs have read their text more than once, up to 3.0 times')
+
     def measured(self, **changes):
         """The row and the config of a run of two steps of 8 rows of 120 bytes, which need not be trained for it."""
         config = experiments.changed(scaling.get_config(), **{
@@ -117,6 +124,7 @@ class ScalingTest(experiments.TestCase):
     def test_a_run_is_measured_by_the_rows_that_it_has_read_and_by_no_kernel(self, **changes):
         row, _ = self.measured(**changes)
         self.assertEqual((row['D'], row['loss']), (2 * 8 * 120, 2.5))
+        self.assertAlmostEqual(row['epochs'], row['D'] / (0.9 * self.text.stat().st_size), delta=0.1 * row['epochs'])
         products = 12 * 2 * 32**2 + 257 * 32 + 2 * 2 * 120 * 32  # of weights, and with keys and values, for each byte
         self.assertEqual(row['C'], 6 * row['D'] * products)
 

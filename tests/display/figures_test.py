@@ -128,7 +128,8 @@ def scaled(part):
     found = {}
     for name, (budget, layers, width, steps) in zip(scaling.sweep().points, scaling.grid('').points()):
         size, tokens = 12 * layers * width ** 2, 2048 * steps
-        row = {'N': size, 'N of blocks': size, 'D': tokens, 'C': budget, 'loss': 1.2 + 7 * size ** -0.3 + 40 * tokens ** -0.3}
+        row = {'N': size, 'N of blocks': size, 'D': tokens, 'C': budget, 'epochs': 1.0,
+               'loss': 1.2 + 7 * size ** -0.3 + 40 * tokens ** -0.3}
         found[name] = {column: sweeps.Estimate(float(value), 0.0, 1) for column, value in row.items()}
     return scaling.picture({}, found)[part]
 

@@ -6,6 +6,7 @@ L(N, D) = E + A·N^-α + B·D^-β (`huber`, `projected`). Kaplan et al. (2020, "
 another surface (`joint`). All compute in float64, from losses at the end of their schedules.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from scipy import optimize, special
 DELTA = 1e-3  # of Huber's loss, on log L
 LEAST = 4  # runs of a curve
 EQUAL = 1.1  # the most operations of a run of a curve over the fewest
+FALL = 1e-3  # of the loss, that the most parameters and the most tokens have to bring over the fewest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +183,16 @@ def _require_enough(runs, kind=Surface):
                          'number of operations.')
 
 
+def _require_fall(surface, runs):
+    """The surface, if it falls with N and with D, as it has no best size otherwise."""
+    size, tokens = runs.parameters, runs.tokens
+    for name, low, high in (('parameters', (size.min(), np.median(tokens)), (size.max(), np.median(tokens))),
+                            ('tokens', (np.median(size), tokens.min()), (np.median(size), tokens.max()))):
+        if not surface(*high) < (1 - FALL) * surface(*low):
+            raise ValueError(f'The loss of these runs does not fall with more {name}: the surface has no best size.')
+    return surface
+
+
 def huber(runs: Runs, starts: int = 6) -> Surface:
     """The surface with the least sum of Huber's loss, δ = 1e-3, of log L (eq. 3, approach 3), by L-BFGS from the best `starts`
     points of a grid like that of Hoffmann et al., section D.2.
@@ -188,7 +200,7 @@ def huber(runs: Runs, starts: int = 6) -> Surface:
     The objective is divided by δ², as L-BFGS takes less than 1e-8 of it for nothing: that stopped the published fit too early
     (Besiroglu et al. 2024).
 
-    Raises: ValueError for fewer than 6 runs or one budget.
+    Raises: ValueError for fewer than 6 runs or one budget, or where the loss does not fall with N and D.
     """
     _require_enough(runs)
     size, tokens, wanted = np.log(runs.parameters), np.log(runs.tokens), np.log(runs.loss)
@@ -208,14 +220,14 @@ def huber(runs: Runs, starts: int = 6) -> Surface:
     found = [optimize.minimize(objective, start, jac=True, method='L-BFGS-B', options={
         'maxiter': 5000, 'maxfun': 10_000, 'maxcor': 30, 'ftol': 1e-12, 'gtol': 1e-8}) for start in best]
     a, b, e, alpha, beta = min(found, key=lambda one: one.fun).x
-    return Surface(*map(float, (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
+    return _require_fall(Surface(*map(float, (np.exp(e), np.exp(a), alpha, np.exp(b), beta))), runs)
 
 
 def projected(runs: Runs, start: Surface | None = None) -> Surface:
     """The surface with the least squares of L relative to the measured loss, by variable projection (Golub and Pereyra 1973):
     for given α and β, the best E, A, B >= 0 are linear least squares, and only α and β are searched.
 
-    Raises: ValueError for fewer than 6 runs or one budget.
+    Raises: ValueError for fewer than 6 runs or one budget, or where the loss does not fall with N and D.
     """
     _require_enough(runs)
     size, tokens = np.log(runs.parameters), np.log(runs.tokens)
@@ -232,7 +244,8 @@ def projected(runs: Runs, start: Surface | None = None) -> Surface:
                                options={'xatol': 1e-7, 'fatol': 1e-9, 'maxiter': 2000}) for one in starts]
     best = min(found, key=lambda one: one.fun).x
     (alpha, beta), (constant, a, b) = np.exp(best), solved(best)[0]
-    return Surface(*map(float, (constant, a * np.exp(alpha * centre[0]), alpha, b * np.exp(beta * centre[1]), beta)))
+    return _require_fall(
+        Surface(*map(float, (constant, a * np.exp(alpha * centre[0]), alpha, b * np.exp(beta * centre[1]), beta))), runs)
 
 
 def joint(runs: Runs) -> Joint:
@@ -256,12 +269,11 @@ def joint(runs: Runs) -> Joint:
                                options={'xatol': 1e-7, 'fatol': 1e-9, 'maxiter': 2000}) for start in starts]
     best = min(found, key=lambda one: one.fun).x
     slope, offset = np.polyfit(line(best), wanted, 1)
-    if slope <= 0:
-        raise ValueError('The loss of these runs does not fall with more parameters and tokens: there is no surface.')
-    power = np.exp(best[0])
-    data = offset / slope + tokens.mean()  # log D_c
-    return Joint(float(np.exp(size.mean() + (best[1] + offset / slope) / power)), float(power * slope), float(np.exp(data)),
-                 float(slope))
+    if slope <= 0 or abs(best[0]) > 2.99:  # q at a bound: one of N and D changes nothing
+        raise ValueError('The loss of these runs does not fall with more parameters and tokens: the surface has no best size.')
+    power, level = np.exp(best[0]), offset / slope
+    return _require_fall(Joint(*map(float, (np.exp(size.mean() + (best[1] + level) / power), power * slope,
+                                            np.exp(tokens.mean() + level), slope))), runs)
 
 
 def deviation(surface: Surface | Joint, runs: Runs) -> float:
@@ -275,7 +287,7 @@ def intervals(runs: Runs, number: Callable[[Surface], float | Sequence[float]], 
 
     The sizes and tokens are chosen, not drawn: each of `count` resamples has the losses of `projected` times resampled
     residuals, which are widened by sqrt(R / (R - 5)) as the fit has 5 parameters.
-    Raises: ValueError for fewer than 6 runs or one budget.
+    Raises: ValueError for fewer than 6 runs or one budget, or where more than one resample in 20 has no best size.
     """
     surface, draw = projected(runs), np.random.default_rng(seed)
     fitted = surface(runs.parameters, runs.tokens)
@@ -284,5 +296,9 @@ def intervals(runs: Runs, number: Callable[[Surface], float | Sequence[float]], 
     found = []
     for _ in range(count):
         loss = fitted * np.exp(draw.choice(rest, len(rest)))
-        found.append(number(projected(dataclasses.replace(runs, loss=loss), surface)))
+        with contextlib.suppress(ValueError):
+            found.append(number(projected(dataclasses.replace(runs, loss=loss), surface)))
+    if len(found) < 0.95 * count:
+        raise ValueError(f'The noise of these runs hides how the loss falls: {count - len(found)} of {count} resamples have no '
+                         'best size.')
     return np.quantile(np.array(found), [(1 - level) / 2, (1 + level) / 2], axis=0).T

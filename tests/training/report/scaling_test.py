@@ -23,6 +23,11 @@ def runs(spread=1.6, count=5, noise=0.0, seed=0, truth=TRUTH, centre=None):
     return Runs(budget, size, tokens, budget, loss)
 
 
+def one_sided(name):
+    """Runs whose loss falls with one of the two alone."""
+    return runs(truth=lambda size, tokens: 1.7 + 400 * {'size': size, 'tokens': tokens}[name] ** -0.3, centre=TRUTH.best)
+
+
 class SurfaceTest(parameterized.TestCase):
     @parameterized.parameters(TRUTH, JOINT)
     def test_the_best_size_has_the_least_loss(self, truth):
@@ -108,6 +113,12 @@ class RefusedTest(parameterized.TestCase):
         (lambda: scaling.projected(runs()[:5]), 'The surface has 5 parameters, and there are 5 runs; expected at least 6'),
         (lambda: scaling.joint(runs()[:4]), 'The surface has 4 parameters, and there are 4 runs; expected at least 5'),
         (lambda: scaling.joint(runs(truth=lambda size, tokens: size + tokens, centre=TRUTH.best)), 'does not fall with more'),
+        (lambda: scaling.joint(one_sided('tokens')), 'does not fall with more'),
+        (lambda: scaling.huber(one_sided('tokens')), 'does not fall with more parameters'),
+        (lambda: scaling.projected(one_sided('tokens')), 'does not fall with more parameters'),
+        (lambda: scaling.huber(one_sided('size')), 'does not fall with more tokens'),
+        (lambda: scaling.projected(one_sided('size')), 'does not fall with more tokens'),
+        (lambda: scaling.intervals(runs(noise=0.3)[:12], lambda one: one.exponent), 'resamples have no best size'),
         (lambda: scaling.intervals(runs()[:5], lambda one: one.exponent), 'there are 5 runs; expected at least 6'),
         (lambda: scaling.huber(runs(count=7)[:7]), r'All runs have the budget 1e\+18: .*train runs of another'),
         (lambda: scaling.projected(runs(count=7)[:7]), r'All runs have the budget 1e\+18: .*train runs of another'))
