@@ -102,6 +102,15 @@ class KernelsTest(parameterized.TestCase):
         self.assertEqual('custom-call' in program.operations(), implementation in ('rows', 'splash'))
 
     @parameterized.parameters(
+        ('v6e:2x2', 8192, 128, 'bfloat16', 2), ('v5e:2x2', 8192, 64, 'bfloat16', 2), ('v5p:2x2x1', 6144, 128, 'bfloat16', 2),
+        ('v5e:2x2', 4096, 128, 'float32', 2), ('v5p:2x2x1', 4096, 256, 'bfloat16', 2), ('v5e:2x2', 8192, 128, 'float32', 3))
+    def test_the_largest_blocks_of_splash_attention_fit_beside_the_processor(self, topology, length, width, dtype, kernels):
+        program = compiled(
+            topology, functools.partial(attend, mask=Causal(), implementation='splash', numerics=Numerics(dtype)),
+            ((1, length, 4, width), dtype), *[((1, length, 2, width), dtype)] * 2)
+        self.assertEqual(program.operations()['custom-call'], kernels)
+
+    @parameterized.parameters(
         ('v4:2x2x1', 1024, 1024, 12, 12, 64), ('v5e:2x2', 1024, 1024, 25, 25, 64), ('v5p:2x2x1', 512, 512, 32, 32, 128, True),
         ('v6e:2x2', 512, 512, 32, 8, 128), ('v5e:2x2', 197, 197, 3, 3, 64), ('v5e:2x2', 49, 49, 3, 3, 32, True),
         ('v5e:2x2', 1, 577, 16, 16, 80), ('v5e:2x2', 1500, 1024, 4, 4, 64))

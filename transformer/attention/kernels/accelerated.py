@@ -195,7 +195,7 @@ def _backward(pattern, queries, keys, width, itemsize, size):
     four of them, and large ones compute more of what the pattern hides.
     """
     count = keys // size
-    block = next(size * several for several in range(1, count + 1) if count % several == 0 and count // several <= 4)
+    block = next(size * times for times in range(1, count + 1) if count % times == 0 and count // times <= 4)
     most = 2 ** 19 // (max(width, 128) * itemsize)  # whose arrays fill the 16 MB beside the processor
     rows = size if block < most else math.gcd(size, 256)
     computed = lambda *sizes: np.sum(blocks(pattern, queries, keys, sizes) != EMPTY) * math.prod(sizes)
