@@ -18,7 +18,8 @@ that is computed.
 `bounds_ms` is the time of a step if one thing alone took time: products at the chip's peak, traffic at the bandwidth of its
 memory (of a GPU also what its cache holds), collectives at that of all its links. `step_ms` is the largest of the three, and
 `mfu` what model_tflop is of the peak in that time: a real step overlaps them less, and takes longer. Days, dollars, kWh and
-CO2 are of all train.steps at that speed.
+CO2 are of all train.steps at that speed: dollars of TPUs alone, whose prices are published; kWh and CO2 of v4 and h100, whose
+power is, and of any other with its power in W, of all chips together, --config.energy.watts.
 
 --search compiles the step on meshes that split the parameters as far as they can be or do not, with each kind of
 rematerialisation (`offload` where no other fits) and as few microbatches as fit, then the best of these with other kernels of
@@ -375,8 +376,14 @@ def lines(plan):
         yield f'a step takes at least: {bounds}; {plan["model_tflop"]:.4g} TFLOP, MFU at most {100 * plan["mfu"]:.1f} %'
         power = f', {plan["kwh"]:g} kWh, {plan["kg_co2e"]:g} kg CO2e' if 'kwh' in plan else ''
         cost = f', ${plan["dollars"]:,.0f}' if 'dollars' in plan else ''
-        yield (f'{plan["steps"]} steps: {duration(plan["steps"] * plan["step_ms"] / 1e3)}{cost}{power}; '
+        seconds = plan['steps'] * plan['step_ms'] / 1e3
+        yield (f'{plan["steps"]} steps: {duration(seconds)}{cost}{power}; '
                f'{si(plan[unit], " " + unit.partition("_")[0])} a day')
+        if not cost:
+            yield ('price: unknown, as that of the devices is unknown; multiply yours for an hour of one by '
+                   f'{math.prod(plan["mesh"].values()) * seconds / 3600:,.4g}')
+        if not power:
+            yield energy.UNKNOWN
 
 
 def _groups(group):

@@ -74,7 +74,17 @@ class MeasureTest(experiments.TestCase):
         self.assertIn('there and back, 10.00 GB a step, 2.5 GB/s in that time', text)  # in two microbatches
         self.assertIn('tiny on 4 x cpu, data=2 fsdp=2, 8 rows in 2 microbatches', text)
         self.assertIn('1000000 steps:', text)
+        self.assertNotIn('unknown', text)
         self.assertIn('100 steps: 25s', '\n'.join(plan.lines(row | {'steps': 100, 'step_ms': 250.0, 'days': 0.0})))
+
+    def test_a_price_and_a_power_that_are_not_known_are_not_guessed(self):
+        slow = devices.Chip(memory=16e9, bandwidth=8e5, links=2e5, price=None)
+        with figures(chip=lambda device: slow), mock.patch.object(plan.energy, 'full_load_watts', lambda mesh: None):
+            row = plan.measure(experiments.tiny(self.text, **{'mesh.data': -1}), 'tiny', jax.devices()[:2])
+        self.assertNoCommonElements(row, ['dollars', 'kwh', 'kg_co2e'])
+        text = '\n'.join(plan.lines(row | {'steps': 9000, 'step_ms': 1000.0}))
+        self.assertIn('price: unknown, as that of the devices is unknown; multiply yours for an hour of one by 5\n', text)
+        self.assertIn('energy: unknown, as the power of the devices is unknown; set --config.energy.watts', text)
 
     def test_the_parts_of_the_memory_are_all_that_the_program_is_given(self):
         config = experiments.tiny(self.text, **{'mesh.data': 2, 'mesh.fsdp': 2})

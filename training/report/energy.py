@@ -16,6 +16,7 @@ from training.report.report import duration, si
 
 CORE_WATTS = 12.0  # of any processor: Lannelongue et al. 2021, Green Algorithms, data/TDP_cpu.csv, "Any"
 NOTHING = {'seconds': 0.0, 'joules': 0.0}
+UNKNOWN = 'energy: unknown, as the power of the devices is unknown; set --config.energy.watts to their total power in W'
 
 
 def kilowatt_hours(watts, seconds, pue):
@@ -55,8 +56,7 @@ def line(config, spent):
     """
     seconds, joules = spent['seconds'], spent['joules']
     if not config.watts and joules is None:
-        return (f'energy: unknown, as the power of the devices is unknown; set --config.energy.watts to their total '
-                f'power in W ({duration(seconds)}, PUE {config.pue:g}, {config.grams_per_kwh:g} g/kWh)')
+        return f'{UNKNOWN} ({duration(seconds)}, PUE {config.pue:g}, {config.grams_per_kwh:g} g/kWh)'
     watts, load = (config.watts, '') if config.watts else (joules / seconds, ' at full load')
     kwh = kilowatt_hours(watts, seconds, config.pue)
     kilograms = kilograms_co2e(kwh, config.grams_per_kwh)
