@@ -24,7 +24,6 @@ pytestmark = pytest.mark.accelerators
 FOR_TPU, FOR_GPU = (pytest.mark.skipif(not topologies.available(kind), reason=f'{topologies.EXTRAS[kind]} is not installed')
                     for kind in ('tpu', 'gpu'))
 BFLOAT16 = Numerics('bfloat16')
-KEPT = 0.01  # by how much bytes may differ between machines
 
 
 @FOR_TPU
@@ -35,12 +34,7 @@ class StepsTest(parameterized.TestCase):
         found, wanted = programs.program(name), programs.recorded()[name]
         self.assertGreater(found['traffic_gb'], 0)
         self.assertTrue(found['collectives'])
-        if found['versions'] != wanted['versions']:
-            self.skipTest(f'It compiles; the record is of {wanted["versions"]}.')
-        differences = [key for key in ('operations', 'collectives') if found[key] != wanted[key]] + [
-            key for key in ('traffic_gb', 'temporaries_gb')
-            if abs(found[key] - wanted[key]) > KEPT * wanted[key]]
-        self.assertEmpty(differences, '\n'.join([f'\n{name}', f'{found=}', f'{wanted=}', (
+        self.assertEmpty(programs.differences(found, wanted), '\n'.join([f'\n{name}', f'{found=}', f'{wanted=}', (
             f'If that was meant: .venv-plan/bin/python -m tests.programs {name}')]))
 
     def test_every_one_is_on_record(self):

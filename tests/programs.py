@@ -3,7 +3,7 @@
     .venv-plan/bin/python -m tests.programs [NAME[:VARIANT] ..]
 
 writes the record anew, of these configs or of all, after a change that was meant. Another version of the compiler makes other
-programs: the record says of which it is.
+programs: the record says of which it is, and those of others may not do much more.
 """
 
 import functools
@@ -38,6 +38,10 @@ QUICK = {'exec_time_optimization_effort': -1.0, 'memory_fitting_effort': -1.0}
 # As a run compiles them; of the recurrent one it would leave collectives in a loop.
 WHOLE = 'quickstart:code', 'gpt2:1558m', 't5_small:step', 'vit_ti16:step', 'bahdanau_fra_eng:full'
 
+KEPT = 0.01  # by how much bytes may differ between machines
+MORE = 1.25  # times the bytes that another version of the compiler may need
+BUFFER_GB = 2e-5  # and besides, as programs of a few kB have almost nothing to multiply
+
 
 @functools.cache
 def devices():
@@ -61,6 +65,17 @@ def program(name):
             'temporaries_gb': found['memory_gb']['temporaries'], 'operations': found['operations'],
             'collectives': {f'{row["kind"]} over {row["axes"]}': [row['count'], row['payload']]
                             for row in found['collectives']}}
+
+
+def differences(found, wanted):
+    """The keys of a program that differ from the record; of other versions of the compiler, those in which it does more: kinds
+    of collectives over axes that are not there, or bytes by a factor of MORE."""
+    sizes = 'traffic_gb', 'temporaries_gb'
+    if found['versions'] == wanted['versions']:
+        return [key for key in ('operations', 'collectives') if found[key] != wanted[key]] + [
+            key for key in sizes if abs(found[key] - wanted[key]) > KEPT * wanted[key]]
+    return ['collectives'] * (not found['collectives'].keys() <= wanted['collectives'].keys()) + [
+        key for key in sizes if found[key] > MORE * wanted[key] + BUFFER_GB]
 
 
 def recorded():
