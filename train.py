@@ -104,7 +104,7 @@ def train(config, workdir):
         iterator = run.data.train(config.seed)
         state, start, best, pending = None, 0, math.inf, []
         profile = machine.Profile(config.profile.steps, config.train.steps,
-                                  open_things.enter_context(storage.filled(folder / 'profile')))
+                                  open_things.enter_context(storage.filled(folder / 'profile', after_errors=True)))
         with progress.waiting(f'reading the last checkpoint of {folder}'):
             restored = checkpoints.restore(run.shapes.tree(), iterator=iterator) if exists else None
         before, watts = restored.meta['energy'] if restored else energy.NOTHING, energy.full_load_watts(mesh)

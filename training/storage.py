@@ -184,14 +184,18 @@ def _download(folder, target, skip=lambda name: False):
 
 
 @contextlib.contextmanager
-def filled(folder):
-    """A local folder to write files into, which at the end are in `folder`: itself, if it is local."""
+def filled(folder, after_errors=False):
+    """A local folder to write files into, which at the end are in `folder`: itself, if it is local. After an error a bucket is
+    given none of them, or with `after_errors` those that were written."""
     if not remote(folder):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix='heed.') as place:
+        whole = False
         try:
             yield pathlib.Path(place)
+            whole = True
         finally:
-            for file in sorted(filter(pathlib.Path.is_file, pathlib.Path(place).rglob('*'))):
-                (folder / file.relative_to(place)).write_bytes(file.read_bytes())
+            if whole or after_errors:
+                for file in sorted(filter(pathlib.Path.is_file, pathlib.Path(place).rglob('*'))):
+                    (folder / file.relative_to(place)).write_bytes(file.read_bytes())

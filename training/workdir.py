@@ -95,9 +95,15 @@ def create(folder, config, first=True):
 @contextlib.contextmanager
 def made(folder):
     """A temporary folder that is renamed to `folder` at the end, so that all of it is written or nothing. A bucket renames no
-    folders: there it is `folder` itself."""
+    folders: there it is `folder` itself, which must be empty before, and is emptied after an error."""
     if storage.remote(folder):
-        yield folder
+        try:
+            yield folder
+        except BaseException:
+            with contextlib.suppress(Exception):  # of a network, or as nothing was written: the first error says more
+                for one in folder.iterdir():  # the folder may be a whole bucket, which is not ours to delete
+                    one.rmtree()
+            raise
         return
     with tempfile.TemporaryDirectory(prefix=f'.{folder.name}.', dir=folder.absolute().parent) as place:
         inside = pathlib.Path(place, folder.name)

@@ -16,11 +16,11 @@ from jax.sharding import PartitionSpec
 
 from configs import base
 from data.opened import Opened
-from tests import models
+from tests import models, storage_server
 from tests.marks import slow_but
 from training import mesh as meshes
 from training import run as runs
-from training import workdir
+from training import storage, workdir
 from training.checkpoint import Checkpoints
 from transformer.attention.masks.patterns import Causal, Window
 from transformer.models.gpt import Gpt
@@ -361,6 +361,25 @@ class RowTest(absltest.TestCase):
                    'param_norm': 3.0, 'skipped': 0, 'finite': True, 'grad_norms': {'block_0': np.float32(3), 'norm': 4.0}}
         row = build(config=config).training_row(numbers, 2)
         self.assertEqual({name: row[name] for name in row if '/' in name}, {'grad_norm/block_0': 3.0, 'grad_norm/norm': 4.0})
+
+
+@storage_server.needed
+@pytest.mark.slow
+class BucketTest(absltest.TestCase):
+    def test_an_error_leaves_a_bucket_as_it_was(self):
+        def half(data, folder):
+            (folder / 'tokenizer.model').write_text('half')
+            raise ValueError('not all')
+
+        bucket, run = storage.path(storage_server.bucket()), build()
+        tree, last = drawn(run.shapes).tree(), mock.Mock(side_effect=ValueError('not all'))
+        for folder in bucket, bucket / 'run':
+            for owner, name, broken in (OpenRows, 'save', half), (workdir, 'save_environment', last):
+                with mock.patch.object(owner, name, broken), self.assertRaisesRegex(ValueError, 'not all'):
+                    runs.write(folder, run, tree)
+                self.assertEqual([*bucket.iterdir()], [])
+        runs.write(folder, run, tree)
+        self.assertEqual(runs.load(folder).step, 0)
 
 
 class LoadTest(parameterized.TestCase):

@@ -171,6 +171,13 @@ class BucketFilesTest(Files, parameterized.TestCase):
         copy = self.test_filled_and_copied()
         self.assertFalse((copy / 'two').exists())
 
+    @parameterized.parameters(({}, []), ({'after_errors': True}, ['half']))
+    def test_filled_until_an_error(self, asked, there):
+        with self.assertRaisesRegex(ValueError, 'not all'), storage.filled(self.folder, **asked) as place:
+            (place / 'half').write_text('a')
+            raise ValueError('not all')
+        self.assertEqual([path.name for path in self.folder.iterdir()] if self.folder.exists() else [], there)
+
 
 if __name__ == '__main__':
     absltest.main()
