@@ -3,8 +3,8 @@
     make plans                                all, or with ARGS="'CASE' .." these; hours for all
     python -m benchmarks.plans ['CASE' ..]    the same where jax[tpu], and for the H100 jax[cuda13], is installed
 
-A line of each, the JSON object of benchmarks/plan.py with its `case`, goes to docs/plans.jsonl in place of an earlier one; the
-table of all lines, which stands in docs/tpu.md, is printed.
+A line of each, the JSON object of benchmarks/plan.py with its `case`, is printed and goes to docs/plans.jsonl in place of an
+earlier one; at the end the table of all lines, which stands in docs/tpu.md, is printed.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 from benchmarks import topologies
+from training import storage
 from training.config.resolve import did_you_mean
 
 LINES = pathlib.Path(__file__).parent.parent / 'docs' / 'plans.jsonl'
@@ -126,9 +127,16 @@ def weak_table(plans):
 
 
 def read():
-    """{case: its line}, in the order of the cases."""
-    lines = [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.is_file() else []
-    return {line['case']: line for line in lines}
+    """{case: its line}, in the order of the cases. Raises ValueError for a line that is damaged."""
+    found = {}
+    for number, line in enumerate(LINES.read_bytes().splitlines() if LINES.is_file() else [], 1):
+        try:
+            plan = json.loads(line)
+            found[plan['case']] = plan
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f'Line {number} of {LINES} is damaged, expected one JSON object with its case: delete that line, '
+                             'and plan its case again.') from None
+    return found
 
 
 def main(names):
@@ -137,12 +145,14 @@ def main(names):
     missing = [] if names else [case for case in CASES if not topologies.available(topologies.kind_of(CASES[case][1]))]
     if missing:
         print(f'left out, as their compiler is not installed: {", ".join(missing)}', file=sys.stderr)
+    read()  # a damaged line is refused before the hours of plans
     failed = []
     for name in names or [case for case in CASES if case not in missing]:
         try:
             plan = planned(name)  # for up to an hour, in which others may write
+            print(json.dumps(plan), flush=True)  # not lost, whatever happens to the file
             found = read() | {name: plan}
-            LINES.write_text(''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
+            storage.write(LINES, ''.join(f'{json.dumps(found[case])}\n' for case in CASES if case in found))
         except ValueError as error:
             failed.append(error)
     print('\n'.join([*table(read().values()), '', *weak_table(read().values())]))

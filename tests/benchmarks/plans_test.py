@@ -1,8 +1,10 @@
 """benchmarks/plans.py: its shapes are the published ones, its table is that of its lines, and its sentences."""
 
+import errno
 import functools
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -57,7 +59,7 @@ class ShapesTest(parameterized.TestCase):
         self.assertRegex(topology, r'^(v\d[ep]?:\d+x\d+(x\d+)?|h100:[1-8])$')
 
 
-class TableTest(absltest.TestCase):
+class TableTest(parameterized.TestCase):
 
     def test_a_line_of_each(self):
         large, weak = PLAN | {'case': 'GPT-3 175B', 'fits': False}, PLAN | {'case': 'GPT-2 124M, fsdp, 16 chips'}
@@ -92,6 +94,25 @@ class TableTest(absltest.TestCase):
         with mock.patch.multiple(plans, LINES=lines, planned=planned), mock.patch('builtins.print'):
             plans.main(['GPT-2 124M'])
             self.assertEqual([*plans.read()], ['GPT-2 124M', 'GPT-3 175B'])
+
+    @parameterized.parameters('{"case": "GPT-3 1', '12', '{"rows": 512}')
+    def test_a_damaged_line_is_refused_before_the_first_plan(self, torn):
+        lines = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / 'plans.jsonl'
+        lines.write_text(f'{json.dumps(PLAN)}\n{torn}')
+        with mock.patch.multiple(plans, LINES=lines, planned=mock.DEFAULT) as fakes, self.assertRaisesRegex(
+                ValueError, f'^Line 2 of {lines} is damaged, expected .*: delete that line, and plan its case again.$'):
+            plans.main(['GPT-2 124M'])
+        fakes['planned'].assert_not_called()
+
+    def test_a_plan_that_cannot_be_written_is_printed_and_the_earlier_lines_stay(self):
+        lines = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / 'plans.jsonl'
+        lines.write_text(before := f'{json.dumps(PLAN | {"case": "GPT-3 175B"})}\n')
+        full = mock.patch.object(os, 'fsync', side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        with mock.patch.multiple(plans, LINES=lines, planned=lambda case: PLAN), full, mock.patch('builtins.print') as said, \
+                self.assertRaisesRegex(ValueError, 'cannot be written .No space left'):
+            plans.main(['GPT-2 124M'])
+        self.assertEqual(json.loads(said.call_args_list[0].args[0]), PLAN)
+        self.assertEqual(lines.read_text(), before)
 
     def test_all_cases_with_a_compiler_are_planned_and_failures_named_at_the_end(self):
         gpus = [case for case in plans.CASES if case.endswith(', H100')]
