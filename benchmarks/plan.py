@@ -165,9 +165,20 @@ def measure(config, name, devices, options=None):
 
 
 def share_of_memory(device):
-    """The share of its memory that JAX takes: of a GPU three quarters, unless the environment says otherwise."""
+    """The share of its memory that JAX takes: of a GPU three quarters, unless the environment says otherwise. Raises ValueError
+    if what that says is no share."""
     names = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'  # the second is the older name
-    return float(next((os.environ[name] for name in names if name in os.environ), 0.75)) if device.platform == 'gpu' else 1.0
+    if device.platform != 'gpu':
+        return 1.0
+    if not (name := next((name for name in names if os.environ.get(name)), '')):
+        return 0.75
+    try:
+        share = float(os.environ[name])
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise ValueError(f'{name} is {os.environ[name]!r}; expected a number above 0 and at most 1, such as 0.75.')
+    return share
 
 
 def refuses(device):

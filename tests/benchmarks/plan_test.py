@@ -143,10 +143,18 @@ class MeasureTest(experiments.TestCase):
                 broken.side_effect = jax.errors.JaxRuntimeError(other)
                 plan.measure(experiments.tiny(self.text), 'tiny', jax.devices()[:1])
 
-    @parameterized.parameters(('tpu', {}, 1.0), ('gpu', {}, 0.75), ('gpu', {'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.9'}, 0.9))
+    @parameterized.parameters(
+        ('tpu', {'XLA_CLIENT_MEM_FRACTION': '75%'}, 1.0), ('gpu', {'XLA_CLIENT_MEM_FRACTION': ''}, 0.75),
+        ('gpu', {'XLA_CLIENT_MEM_FRACTION': '1'}, 1.0), ('gpu', {'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.9'}, 0.9))
     def test_how_much_of_its_memory_a_run_can_have(self, platform, environment, share):
         with mock.patch.dict('os.environ', environment):
             self.assertEqual(plan.share_of_memory(mock.Mock(platform=platform)), share)
+
+    @parameterized.product(name=['XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'], given=['75%', '75', '0', 'nan'])
+    def test_a_share_of_the_memory_that_is_none(self, name, given):
+        with mock.patch.dict('os.environ', {name: given}), self.assertRaisesRegex(
+                ValueError, f"^{name} is '{given}'; expected a number above 0 and at most 1, such as 0.75.$"):
+            plan.share_of_memory(mock.Mock(platform='gpu'))
 
     @parameterized.parameters(
         ('the total memory required for HLO temporaries (2.76T) exceeds available HBM (15.75G).', 2.76 * 2**40, 15.75 * 2**30),
