@@ -1,6 +1,7 @@
 """Floating point operations of a function, counted from its jaxpr: the numerator of "percent of peak"."""
 
 import math
+import re
 
 import jax
 import numpy as np
@@ -18,7 +19,8 @@ def count(function, *args) -> int:
     executes, over all devices: `scan` times its length, `cond` its most expensive branch, `shard_map` times its devices,
     Pallas kernels times their grid, of cuDNN's attention what a causal mask leaves, rematerialised products again; products
     whose result is unused are skipped. The body of a `while` loop counts once, as the program does not tell its number of
-    iterations.
+    iterations. In a scope `computes_NAME=SHARE_NAME=SHARE` (jax.named_scope) only that share of the grid of a kernel is counted
+    whose name has the part NAME: the blocks that it does not skip.
     """
     return count_jaxpr(jax.make_jaxpr(function)(*args))
 
@@ -34,9 +36,9 @@ def products_of_activations(jaxpr) -> int:
     return _count(jaxpr, counted=lambda batch: len(batch) > 1)
 
 
-def _count(jaxpr, wanted=None, counted=None) -> int:
+def _count(jaxpr, wanted=None, counted=None, shares=()) -> int:
     """Sum over the equations on which the outputs depend; `wanted` tells which outputs are used (None: all), `counted` which
-    products count, by their batch dimensions (None: all, and convolutions)."""
+    products count, by their batch dimensions (None: all, and convolutions), `shares` what kernels compute of their grid."""
     jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)  # a ClosedJaxpr holds its Jaxpr
     outputs = jaxpr.outvars if wanted is None else [v for v, used in zip(jaxpr.outvars, wanted) if used]
     live = {v for v in outputs if isinstance(v, core.Var)}
@@ -46,11 +48,17 @@ def _count(jaxpr, wanted=None, counted=None) -> int:
         if not any(used) and not equation.effects:
             continue
         live.update(v for v in equation.invars if isinstance(v, core.Var))
-        total += _equation(equation, used, counted)
+        total += _equation(equation, used, counted, _shares(equation, shares))
     return total
 
 
-def _equation(equation, used, counted) -> int:
+def _shares(equation, around):
+    """{part of a kernel's name: the share of its grid that it computes}, by the scope of this equation or the calls around."""
+    found = re.search(r'computes((_[a-z]+=[\d.]+)+)', str(equation.source_info.name_stack))
+    return around if not found else {name: float(share) for name, share in re.findall(r'_([a-z]+)=([\d.]+)', found[1])}
+
+
+def _equation(equation, used, counted, shares) -> int:
     params = equation.params
     match equation.primitive.name:
         case 'dot_general':
@@ -62,23 +70,24 @@ def _equation(equation, used, counted) -> int:
         case 'conv_general_dilated':
             return 0 if counted else _convolution(equation)
         case 'scan':  # a later iteration may use an output that is unused at the end: all count as used
-            return params['length'] * _count(params['jaxpr'], counted=counted)
+            return params['length'] * _count(params['jaxpr'], counted=counted, shares=shares)
         case 'while':
-            return sum(_count(params[part], counted=counted) for part in ('cond_jaxpr', 'body_jaxpr'))
+            return sum(_count(params[part], counted=counted, shares=shares) for part in ('cond_jaxpr', 'body_jaxpr'))
         case 'cond':
-            return max(_count(branch, used, counted) for branch in params['branches'])
+            return max(_count(branch, used, counted, shares) for branch in params['branches'])
         case 'shard_map':
             shards = math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes'])
-            return shards * _count(params['jaxpr'], used, counted)
+            return shards * _count(params['jaxpr'], used, counted, shares)
         case 'dot_product_attention_fwd_wrapper':  # cuDNN's: scores and mixing
             return _attention(equation, 1, 1)
         case 'dot_product_attention_bwd_wrapper':  # the scores again, and two gradients of each product
             return _attention(equation, 3, 2)
         case 'pallas_call':
-            return math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'], counted=counted)
+            share = next((shares[part] for part in shares if f'_{part}_' in f'_{params["name"]}_'), 1.0)
+            return round(share * math.prod(params['grid_mapping'].grid) * _count(params['jaxpr'], counted=counted))
     # jit, remat, custom_jvp, custom_vjp and the like are calls, mostly with one output for each output of the callee.
     bodies = [getattr(body, 'jaxpr', body) for body in core.jaxprs_in_params(params)]
-    return sum(_count(body, used if len(body.outvars) == len(used) else None, counted) for body in bodies)
+    return sum(_count(body, used if len(body.outvars) == len(used) else None, counted, shares) for body in bodies)
 
 
 def _attention(equation, with_keys, with_values) -> int:

@@ -99,7 +99,7 @@ class ActivationsTest(absltest.TestCase):
         self.assertEqual(flops.count_jaxpr(jaxpr), scores + 4 * 2 * 2 * 3 * 5 * 5 * 5)
 
 
-class ControlFlowTest(absltest.TestCase):
+class ControlFlowTest(parameterized.TestCase):
     def test_scan_multiplies(self):
         def layers(x, kernels):
             return jax.lax.scan(lambda x, kernel: (jnp.tanh(dense(x, kernel)), None), x, kernels)[0]
@@ -151,6 +151,22 @@ class ControlFlowTest(absltest.TestCase):
             out_shape=shape(4 * M, N),
         )
         self.assertEqual(flops.count(function, shape(4 * M, K), shape(K, N)), 4 * PRODUCT)
+
+    @parameterized.parameters(('some_fwd_kernel', 3), ('some_dq_kernel', 2), ('other', 4))
+    def test_a_scope_tells_what_kernels_compute_of_their_grid(self, name, blocks):
+        from jax.experimental import pallas
+
+        def kernel(x, y, out):
+            out[...] = x[...] @ y[...]
+
+        one = pallas.pallas_call(
+            kernel, grid=(4,), name=name, out_shape=shape(4 * M, N), out_specs=pallas.BlockSpec((M, N), lambda i: (i, 0)),
+            in_specs=[pallas.BlockSpec((M, K), lambda i: (i, 0)), pallas.BlockSpec((K, N), lambda i: (0, 0))])
+
+        def function(x, y):
+            with jax.named_scope('computes_fwd=0.75_dq=0.5'):
+                return jax.checkpoint(jax.jit(one))(x, y)
+        self.assertEqual(flops.count(function, shape(4 * M, K), shape(K, N)), blocks * PRODUCT)
 
 
 class AttentionTest(parameterized.TestCase):

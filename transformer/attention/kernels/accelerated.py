@@ -173,18 +173,19 @@ def _splash(query, key, value, *segments, pattern, interpret):
     first = lambda *sizes: next(size for size in sizes if queries % size == 0 and keys % size == 0)
     size = first(512, 384, 256, 128)
     layout = library.QKVLayout.SEQ_MINOR if width % 128 else library.QKVLayout.HEAD_DIM_MINOR  # which fills the tiles of 128
+    rows = first(256, 384, 128)  # of every batch and head the kernel also writes what it sums up for a block: small ones
+    backward = _backward(pattern, queries, keys, width, query.dtype.itemsize, size)
     kernel = library.make_splash_mqa(
         library.MultiHeadMask([_pattern_class()(pattern, (queries, keys))] * shared), head_shards=1, q_seq_shards=1,
         block_sizes=library.BlockSizes(
-            # Of every batch and head the kernel also writes what it sums up for a block of queries: small blocks.
-            block_q=first(256, 384, 128), block_kv=size, block_kv_compute=size,
-            block_kv_dkv_compute=size, **_backward(pattern, queries, keys, width, query.dtype.itemsize, size),
+            block_q=rows, block_kv=size, block_kv_compute=size, block_kv_dkv_compute=size, **backward,
             q_layout=layout, k_layout=layout, v_layout=layout), residual_checkpoint_name=residuals.NAME,
         interpret=interpret)
     ids = library.SegmentIds(*(x.astype(jnp.int32) for x in segments)) if segments else None
     of_row = jax.vmap(kernel, (0, 0, 0, None))  # over the heads of keys
-    out = jax.vmap(of_row, (0, 0, 0, 0 if segments else None))(
-        query.reshape(batch, key.shape[1], shared, queries, width), key, value, ids)
+    with jax.named_scope(_computed(pattern, queries, keys, (rows, size), backward)):
+        out = jax.vmap(of_row, (0, 0, 0, 0 if segments else None))(
+            query.reshape(batch, key.shape[1], shared, queries, width), key, value, ids)
     return out.reshape(batch, heads, queries, width)
 
 
@@ -202,6 +203,22 @@ def _backward(pattern, queries, keys, width, itemsize, size):
     if block <= most and 5 * computed(rows, block) <= 7 * computed(size, size):
         return {'use_fused_bwd_kernel': True, 'block_q_dkv': rows, 'block_kv_dkv': block}
     return dict.fromkeys(('block_q_dkv', 'block_kv_dkv', 'block_q_dq', 'block_kv_dq'), size)
+
+
+def _computed(pattern, queries, keys, forward, backward):
+    """The scope that tells training/report/flops.py which share of their grids the three kernels compute.
+
+    A grid is as wide as the row of blocks with the most to compute; that of the kernel for all gradients is whole.
+    """
+    def share(size, axis):
+        seen = blocks(pattern, queries, keys, size) != EMPTY
+        return seen.mean() if axis is None else seen.sum(axis).mean() / seen.sum(axis).max()
+
+    fused = 'use_fused_bwd_kernel' in backward
+    shares = {'fwd': share(forward, 1), 'dkv': share((backward['block_q_dkv'], backward['block_kv_dkv']), None if fused else 0)}
+    if not fused:
+        shares['dq'] = share((backward['block_q_dq'], backward['block_kv_dq']), 1)
+    return 'computes' + ''.join(f'_{name}={value:.5f}' for name, value in shares.items())
 
 
 @functools.cache

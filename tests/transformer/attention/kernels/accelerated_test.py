@@ -7,6 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from jax.sharding import AxisType
 
+from training.report import flops
 from transformer.attention.kernels import accelerated
 from transformer.attention.kernels.attend import attend, choose, plain
 from transformer.attention.masks.data import Padding, Segments
@@ -66,6 +67,24 @@ class SplashTest(parameterized.TestCase):
         text = str(jax.make_jaxpr(gradient)(row, row, row))
         found = {int(count) for count in re.findall(rf'bf16\[1,2,(\d+),1,{length},64\]', text)}
         self.assertEqual(found, {blocks} - {0})
+
+    @parameterized.parameters(
+        (1024, Causal(), 2 * 3 / 4, 5 * 3 / 4), (8192, Causal(), 2 * 17 / 32, 5 * 5 / 8), (1024, Full(), 2, 5),
+        (16384, Causal(), 2 * 33 / 64, 7 * 33 / 64), (8192, Causal() & Window(size=512), 2 * 31 / 256, 7 * 31 / 256))
+    def test_operations_are_those_of_the_blocks_that_are_not_hidden(self, length, mask, forward, backward):
+        """In products of all queries with all keys: squares of 512, but 256 queries forward, and in gradients by one kernel as
+        many keys as are a fourth of them."""
+        row = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.bfloat16)
+        kernel = lambda *rows: accelerated.splash(*rows, mask=mask, numerics=BFLOAT16, interpret=True)
+
+        def layers(query, key, value):  # whose attention is computed again in the gradients
+            again = jax.checkpoint(lambda query: kernel(query, key, value))
+            return jax.lax.scan(lambda query, _: (again(query), None), query, None, length=3)[0].astype(jnp.float32).sum()
+
+        product = 2 * 2 * length ** 2 * 64
+        self.assertAlmostEqual(flops.count(kernel, row, row, row) / product, forward, delta=1e-3)
+        self.assertAlmostEqual(flops.count(jax.grad(layers, (0, 1, 2)), row, row, row) / 3 / product, 2 * forward + backward,
+                               delta=1e-3)
 
     def test_blocks_of_keys_that_are_computed_in_several_parts(self):
         arrays = jax.random.normal(jax.random.key(0), (3, 1, 640, 2, 64))
