@@ -21,7 +21,8 @@ class MuPTest(experiments.TestCase):
     def test_points_are_values_of_existing_fields(self):
         whole = mup.sweep()
         whole.check(mup.get_config(), {}, self.folder)
-        self.assertEqual([*whole.points], [f'{form}-{width}' for form in ('standard', 'mup') for width in (32, 64, 128, 256)])
+        widths = 32, 64, 128, 256, 512
+        self.assertEqual([*whole.points], [f'{form}-{width}' for form in ('standard', 'mup') for width in widths])
         config = whole.config_of('mup-256', mup.get_config(), {}, self.folder)
         self.assertEqual((config.model.width, config.model.initial), (256, 'MuP(scale=0.0688, base=64, zero=True)'))
         rates = mup.sweep('rates')
