@@ -290,14 +290,14 @@ def search(config, name, devices):
         mesh = meshes.make(chips // tensor, 1, tensor, devices)
         return most_split(built(whole, mesh), 'fsdp', chips // tensor)
 
-    def attempt(choice, least=1):
-        """Adds the plan of a choice, with as few microbatches as fit, but not fewer than `least`."""
+    def attempt(choice):
+        """Adds the plan of a choice, with as few microbatches as fit."""
         parts = chips // choice.tensor
         changes = {'mesh.data': parts // choice.fsdp, 'mesh.fsdp': choice.fsdp, 'mesh.tensor': choice.tensor}
         changes |= {f'{place}remat': choice.remat for place in places}
         changes |= {field: str(dataclasses.replace(mechanism, implementation=choice.kernel))
                     for field, mechanism in softmaxes.items()}
-        counts = [count for count in range(least, rows + 1) if rows % (count * parts) == 0]
+        counts = [count for count in range(1, rows + 1) if rows % (count * parts) == 0]
         while counts:
             micro = counts[0]
             one = measure(schema.changed(config, changes | {'train.microbatches': micro}), name, devices)
@@ -315,10 +315,10 @@ def search(config, name, devices):
         return min(plans, key=lambda choice: (plans[choice]['step_ms'], sum(plans[choice]['bounds_ms'].values())))
 
     def improve(**change):
-        """Whether the best choice with a change is better."""
+        """Whether the best choice with a change is better, which may need fewer microbatches or more of them."""
         before = best()
         try:
-            attempt(dataclasses.replace(before, **change), plans[before]['microbatches'])
+            attempt(dataclasses.replace(before, **change))
         except (ValueError, jax.errors.JaxRuntimeError) as error:
             print(f'{", ".join(f"{key}={one}" for key, one in change.items())}: {error}', file=sys.stderr, flush=True)
         return best() != before

@@ -213,11 +213,21 @@ class MeasureTest(experiments.TestCase):
         self.assertEqual(found['mesh'], {'data': 1, 'fsdp': 2, 'tensor': 4})
 
     def test_the_search_tries_numbers_of_microbatches_that_divide_the_rows_and_may_fit(self):
-        def measured(config, name, devices):  # two or three leave too much of the rest, whatever they make smaller
-            return answer(config, fits=config.train.microbatches >= 5, rest=60.0)
+        def measured(config, name, devices):  # fewer than five leave too much of the rest
+            return answer(config, fits=config.train.microbatches >= 5, rest=62.0 / config.train.microbatches)
         with figures(), mock.patch.object(plan, 'measure', measured):
             found = plan.search(experiments.tiny(self.text, **{'data.batch_size': 240}), 'tiny', jax.devices()[:8])
         self.assertEqual({row['microbatches']: row['step_ms'] for row in found['tried']}, {1: None, 5: 1.0})
+
+    @parameterized.parameters(('splash', 1, 2), ('auto', 2, 1))
+    def test_a_change_that_needs_less_memory_is_tried_with_fewer_microbatches(self, kernel, tensor, fewest):
+        def measured(config, name, devices):
+            lean = config.mesh.tensor == tensor and (kernel == 'auto' or kernel in config.model.attention)
+            least, micro = fewest if lean else 4, config.train.microbatches
+            return answer(config, step_ms=micro, fits=micro >= least, rest=15.0 * least / micro)
+        with figures(), mock.patch.object(plan, 'measure', measured):
+            found = plan.search(experiments.tiny(self.text), 'tiny', jax.devices()[:2])
+        self.assertEqual((found['kernel'], found['mesh']['tensor'], found['microbatches']), (kernel, tensor, fewest))
 
     def test_a_search_with_a_kernel_of_the_config(self):
         with figures(), mock.patch.object(plan, 'measure', lambda config, *given: answer(config)):
