@@ -85,7 +85,7 @@ class ScalingTest(experiments.TestCase):
         self.assertEqual([*held], ['1e14-4x192'])
         found = scaling.laws(fitted)
         said = {name: text for name, (_, text) in found.items()}
-        self.assertIn('a = 0.500, off by 0.0% (80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
+        self.assertIn('a = 0.500, off by 0.0%\n(80 %: 0.500 to 0.500; Huber: 0.500)', said['surface'])
         (flops, loss, guesses), = scaling.predicted(fitted, held)
         self.assertAlmostEqual(flops / 1e14, 1.0, delta=0.001)
         self.assertAlmostEqual(guesses['surface'] / loss, 1.0, places=4)
